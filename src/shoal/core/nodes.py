@@ -1,0 +1,92 @@
+"""Nodes: the members of a job, their states, and the one door between states.
+
+A *node* is one member of a job: a local agent process, later a Pod or a Ray actor. Its name is
+`<role>-<id>`; ids are never used twice, so a relaunched node has a new name and keeps its *seat*.
+The *incarnation* counts the sets of training processes a node has had: a node whose process died and
+was restarted is the same node in its next incarnation, and nothing said by the earlier one counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+
+from shoal.core.errors import InvalidMove
+from shoal.core.exits import ExitCause
+from shoal.core.plans import NodeResource
+
+NodeId = NewType("NodeId", str)
+"""`worker-3`: role and number. Unique in the life of a job."""
+
+
+class Role(StrEnum):
+    CHIEF = "chief"
+    WORKER = "worker"
+    PS = "ps"
+    EVALUATOR = "evaluator"
+    MASTER = "master"
+
+
+class NodeStatus(StrEnum):
+    INITIAL = "initial"
+    """Decided on, not yet asked of the platform."""
+    PENDING = "pending"
+    """Asked of the platform; no agent has registered."""
+    RUNNING = "running"
+    """Its agent registered."""
+    SUCCEEDED = "succeeded"
+    """Its training processes ended well, or it was drained."""
+    FAILED = "failed"
+    """It was lost or failed; a relaunch is another node."""
+    DELETED = "deleted"
+    """It was removed on purpose before it had done its work."""
+
+
+MOVES: Mapping[NodeStatus, frozenset[NodeStatus]] = {
+    NodeStatus.INITIAL: frozenset({NodeStatus.PENDING, NodeStatus.DELETED}),
+    NodeStatus.PENDING: frozenset({NodeStatus.RUNNING, NodeStatus.FAILED, NodeStatus.DELETED}),
+    NodeStatus.RUNNING: frozenset({NodeStatus.SUCCEEDED, NodeStatus.FAILED, NodeStatus.DELETED}),
+    NodeStatus.SUCCEEDED: frozenset(),
+    NodeStatus.FAILED: frozenset(),
+    NodeStatus.DELETED: frozenset(),
+}
+
+LIVE = frozenset({NodeStatus.INITIAL, NodeStatus.PENDING, NodeStatus.RUNNING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One member of a job, as the master knows it."""
+
+    role: Role
+    number: int
+    seat: int
+    """Which of the job's places it fills; kept by a relaunch. The rank of a world goes by seniority instead."""
+    status: NodeStatus = NodeStatus.INITIAL
+    since: datetime
+    reason: str
+    incarnation: int = 1
+    resource: NodeResource = field(default_factory=NodeResource)
+    host: str | None = None
+    avoid_hosts: frozenset[str] = frozenset()
+    exit_cause: ExitCause | None = None
+    external: bool = False
+    """It joined by itself (`shoal run --join`): the platform neither started it nor can replace it."""
+
+    @property
+    def id(self) -> NodeId:
+        return node_id(self.role, self.number)
+
+    @property
+    def is_live(self) -> bool:
+        return self.status in LIVE
+
+    def moved(self, to: NodeStatus, *, now: datetime, reason: str) -> "Node":
+        if to not in MOVES[self.status]:
+            raise InvalidMove(f"{self.id}: {self.status} -> {to}: {reason}")
+        return replace(self, status=to, since=now, reason=reason)
+
+
+def node_id(role: Role, number: int) -> NodeId:
+    return NodeId(f"{role}-{number}")

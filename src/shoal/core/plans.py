@@ -1,0 +1,83 @@
+"""Plans: what should be true of a job's nodes. The seeds' vocabulary, as values.
+
+A `ResourcePlan` says what every role and some named nodes should have. A `ScalePlan` says which nodes to
+launch, remove or migrate to get there, and is what a `Scaler` carries out. Both are absolute (they name
+the state that is wanted, not the difference), and neither is made without a reason.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shoal.core.nodes import Node
+
+_NOTHING: Mapping[str, "NodeResource"] = MappingProxyType({})
+_NO_GROUPS: Mapping[str, "NodeGroupResource"] = MappingProxyType({})
+
+
+class Priority(StrEnum):
+    HIGH = "high"
+    LOW = "low"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResource:
+    """What one node has or should have. `None` is "not said", never zero."""
+
+    cpu: float | None = None
+    """Cores."""
+    memory: int | None = None
+    """MiB."""
+    disk: int | None = None
+    """MiB."""
+    gpu_num: int | None = None
+    gpu_type: str | None = None
+    priority: Priority | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cpu", "memory", "disk"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be above 0 when it is said, got {value}")
+        if self.gpu_num is not None and self.gpu_num < 0:
+            raise ValueError(f"gpu_num must not be negative, got {self.gpu_num}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroupResource:
+    """How many nodes of one role, and what each has."""
+
+    count: int
+    node_resource: NodeResource = field(default_factory=NodeResource)
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError(f"count must not be negative, got {self.count}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePlan:
+    """What an optimizer or a user wants of the job."""
+
+    node_group_resources: Mapping[str, NodeGroupResource] = _NO_GROUPS
+    node_resources: Mapping[str, NodeResource] = _NOTHING
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePlan:
+    """What a scaler should do to the platform. Carrying it out twice does it once: nodes are named."""
+
+    node_group_resources: Mapping[str, NodeGroupResource] = _NO_GROUPS
+    launch_nodes: tuple["Node", ...] = ()
+    remove_nodes: tuple["Node", ...] = ()
+    migrate_nodes: tuple["Node", ...] = ()
+    ps_addrs: tuple[str, ...] = ()
+    reason: str
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.launch_nodes or self.remove_nodes or self.migrate_nodes)

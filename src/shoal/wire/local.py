@@ -1,0 +1,229 @@
+"""The link between a training process and its agent: a Unix socket, length-prefixed msgpack.
+
+The agent makes one socket per node (mode 0600, its path in `SHOAL_AGENT_SOCKET`), and each of its training
+processes attaches once. The training side is synchronous: one background thread reads and sends the periodic
+report; everything else is sent by the caller. Nothing is imported here but the standard library and msgspec.
+
+What a process may say, and in which order: `Attach` once, then any number of rounds of
+`Ready` → (agent: `Prepare`) → `Ack` → (agent: `Commit`) → reports → `Finished` or, after `Pause` or `Interrupt`, `Ready`
+again. A `Prepare` may be superseded by another before its `Commit`.
+"""
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from shoal.core.errors import Disconnected, ProtocolError, Refused
+from shoal.wire.codec import Decoder, encode
+from shoal.wire.messages import (
+    MAX_MESSAGE,
+    Commit,
+    Interrupt,
+    Message,
+    Pause,
+    Prepare,
+    Refuse,
+    Release,
+    StorePush,
+)
+
+LOCAL_PROTOCOL = 1
+SOCKET_VARIABLE = "SHOAL_AGENT_SOCKET"
+
+HEADER = struct.Struct("!I")
+
+
+# From the training process -------------------------------------------------------------------------------
+
+
+class Attach(Message):
+    """The first message. `local_rank` says which of the node's processes this is."""
+
+    protocol: int
+    local_rank: int
+    pid: int
+
+
+class LocalReady(Message):
+    """This process stands still and waits for a world; `step` is the last step it committed."""
+
+    step: int | None
+
+
+class LocalAck(Message):
+    generation: int
+    store: dict[str, bytes]
+
+
+class LocalStoreSet(Message):
+    generation: int
+    key: str
+    value: bytes
+
+
+class LocalFinished(Message):
+    generation: int
+
+
+class LocalPeerClosed(Message):
+    generation: int
+    detail: str
+
+
+class Report(Message):
+    """Where this process is. Sent by the background thread when it changed, so that it flows while training blocks."""
+
+    generation: int
+    rank: int
+    step: int | None
+    collectives: int
+    busy: str | None
+    samples: int | None = None
+    metrics: dict[str, float] = {}
+
+
+class LocalResized(Message):
+    """As `messages.Resized`, from one process."""
+
+    generation: int
+    rank: int
+    drain: float
+    rendezvous: float
+    restore: float
+    first_step: float
+    lost_steps: int
+
+
+FromProcess = Attach | LocalReady | LocalAck | LocalStoreSet | LocalFinished | LocalPeerClosed | Report | LocalResized
+
+
+# From the agent ------------------------------------------------------------------------------------------
+
+
+class Attached(Message):
+    """The answer to `Attach`."""
+
+    job: str
+    node: str
+    incarnation: int
+    address: str
+    """The address to bind to, and where peers reach this node."""
+    max_workers: int
+
+
+FromAgentLocal = Attached | Refuse | Prepare | Commit | StorePush | Pause | Interrupt | Release
+
+process_decoder: Decoder[FromProcess] = Decoder(FromProcess, limit=MAX_MESSAGE)
+agent_decoder: Decoder[FromAgentLocal] = Decoder(FromAgentLocal, limit=MAX_MESSAGE)
+
+
+def frame(message: msgspec.Struct) -> bytes:
+    """One message with its length in front."""
+    body = encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+class LocalLink:
+    """The training process's end.
+
+    `handle` is called in the background thread for every message from the agent after `Attached`; it must not
+    block. `report` is asked about twice a second what to send (None: nothing). `closed` is called once when the
+    agent is gone.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        local_rank: int,
+        handle: Callable[[FromAgentLocal], None],
+        report: Callable[[], Report | None],
+        closed: Callable[[], None],
+        report_seconds: float = 0.5,
+    ) -> None:
+        self._handle = handle
+        self._report = report
+        self._closed = closed
+        self._send_lock = threading.Lock()
+        self._buffer = bytearray()
+        self._closing = False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(path)
+        except OSError as exc:
+            self._socket.close()
+            raise Disconnected(f"no agent at {path}: {exc}") from exc
+        self.send(Attach(protocol=LOCAL_PROTOCOL, local_rank=local_rank, pid=os.getpid()))
+        first = self._receive()
+        if isinstance(first, Refuse):
+            raise Refused(first.reason)
+        if not isinstance(first, Attached):
+            raise ProtocolError(f"agent at {path}: wanted Attached, got {type(first).__name__}")
+        self.attached = first
+        self._socket.settimeout(report_seconds)
+        self._thread = threading.Thread(target=self._run, name="shoal-link", daemon=True)
+        self._thread.start()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send one message. Raises `Disconnected` when the agent is gone."""
+        data = frame(message)
+        with self._send_lock:
+            try:
+                # sendall() shares the reader's time-out, so a partial write must be continued by hand.
+                view = memoryview(data)
+                while view:
+                    try:
+                        view = view[self._socket.send(view) :]
+                    except TimeoutError:
+                        continue
+            except OSError as exc:
+                raise Disconnected(f"the agent closed its socket: {exc}") from exc
+
+    def close(self) -> None:
+        self._closing = True
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # already closed by the other side
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._handle(self._receive())
+        except (Disconnected, ProtocolError):
+            if not self._closing:
+                self._closed()
+        finally:
+            self._socket.close()
+
+    def _receive(self) -> FromAgentLocal:
+        header = self._read(HEADER.size)
+        (length,) = HEADER.unpack(header)
+        if length > MAX_MESSAGE:
+            raise ProtocolError(f"message of {length} bytes, at most {MAX_MESSAGE} are read")
+        return agent_decoder.decode(self._read(length))
+
+    def _read(self, count: int) -> bytes:
+        while len(self._buffer) < count:
+            try:
+                data = self._socket.recv(65536)
+            except TimeoutError:
+                self._send_report()
+                continue
+            except OSError as exc:
+                raise Disconnected(f"the agent's socket failed: {exc}") from exc
+            if not data:
+                raise Disconnected("the agent closed its socket")
+            self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def _send_report(self) -> None:
+        report = self._report()
+        if report is not None:
+            self.send(report)

@@ -1,0 +1,274 @@
+"""The messages between an agent and its master: one closed union for each direction.
+
+Every message from an agent after `Hello` carries the incarnation it speaks for; the master refuses what an
+earlier one says. `Prepare`, `Commit`, `StorePush`, `Pause`, `Interrupt` and `Release` are passed on to the
+training processes as they are (see `local`).
+"""
+
+import msgspec
+
+from shoal.core.world import World
+
+PROTOCOL = 1
+"""Grows when a message changes in a way that an older peer would misread."""
+
+MAX_MESSAGE = 4 * 1024 * 1024
+"""Bytes. A world of 10,000 members is about 1 MiB; nothing legitimate is larger."""
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=True):
+    """The base of all messages. The class name is the tag."""
+
+
+# From the agent ------------------------------------------------------------------------------------------
+
+
+class Hello(Message):
+    """The first message of a connection. `node` None: a node that joins by itself and wants a name."""
+
+    protocol: int
+    job: str
+    node: str | None
+    incarnation: int
+    host: str
+    address: str
+    """Where peers can reach this node's training processes."""
+    slots: int
+    pid: int
+    generation: int = 0
+    """The committed world it is in; 0: none. Not 0 when it reconnects."""
+    sdk: bool = False
+
+
+class ProcessStat(msgspec.Struct, frozen=True, kw_only=True):
+    """One training process at one moment."""
+
+    local_rank: int
+    pid: int
+    stopped: bool
+    """The kernel says it does not run: state T (stopped or traced)."""
+    cpu: float
+    """Cores used since the last sample."""
+    memory_bytes: int
+    step: int | None
+    collectives: int
+    """How many collectives it has entered in this world."""
+    busy: str | None
+    """What it says it does outside training steps (`with job.busy("eval")`)."""
+
+
+class Heartbeat(Message):
+    incarnation: int
+    processes: tuple[ProcessStat, ...]
+
+
+class Ready(Message):
+    """All training processes of the node wait for a world (SDK), or the node is free to start them (plain)."""
+
+    incarnation: int
+    steps: tuple[int | None, ...]
+    """The committed step of each process; None: no state yet."""
+    sdk: bool
+
+
+class Ack(Message):
+    """The generation is prepared on this node. `store`: its part of the bootstrap store."""
+
+    incarnation: int
+    generation: int
+    store: dict[str, bytes]
+
+
+class StoreSet(Message):
+    """A key for the bootstrap store of a committed generation (NCCL exchanges its id after the commit)."""
+
+    incarnation: int
+    generation: int
+    key: str
+    value: bytes
+
+
+class Finished(Message):
+    """The training functions of all processes of the node are through."""
+
+    incarnation: int
+    generation: int
+
+
+class PeerClosed(Message):
+    """A training process saw the connection to some peer of its world end."""
+
+    incarnation: int
+    generation: int
+    detail: str
+
+
+class Progress(Message):
+    """Rank 0's word on how training goes; at most a few a second."""
+
+    incarnation: int
+    generation: int
+    step: int
+    samples: int | None
+    metrics: dict[str, float]
+
+
+class Resized(Message):
+    """One process is training again after a change of world, and what it cost it, in seconds."""
+
+    incarnation: int
+    generation: int
+    rank: int
+    drain: float
+    """From the notice to standing still."""
+    rendezvous: float
+    """From standing still to the new group."""
+    restore: float
+    """Taking over the source's state."""
+    first_step: float
+    """The first step in the new world."""
+    lost_steps: int
+    """Steps begun and given up: 0 or 1."""
+
+
+class Exited(Message):
+    """A training process ended."""
+
+    incarnation: int
+    local_rank: int
+    pid: int
+    code: int
+    """As the shell counts: 128 + n for signal n."""
+    oom: bool
+    error: str | None
+    uptime_seconds: float
+
+
+class Succeeded(Message):
+    """All training processes of the node ended with exit code 0; the agent ends too."""
+
+    incarnation: int
+
+
+class Left(Message):
+    """The node did what `Leave` asked for and ends."""
+
+    incarnation: int
+
+
+FromAgent = (
+    Hello | Heartbeat | Ready | Ack | StoreSet | Finished | PeerClosed | Progress | Resized | Exited | Succeeded | Left
+)
+
+
+# From the master -----------------------------------------------------------------------------------------
+
+
+class Welcome(Message):
+    protocol: int
+    job: str
+    node: str
+    incarnation: int
+    sdk: bool
+    """The job's processes are known to use the SDK: start them at once, they wait for a world by themselves."""
+    max_workers: int
+    """The most training processes the job can have: the default number of micro-batches in a step."""
+    heartbeat_seconds: float
+    max_restarts: int
+    command: tuple[str, ...] = ()
+    """What the job runs; for a node that joined without a command of its own."""
+
+
+class Refuse(Message):
+    """The master does not want this agent. It must stop its processes and end; trying again cannot help."""
+
+    reason: str
+
+
+class Prepare(Message):
+    world: World
+
+
+class Commit(Message):
+    generation: int
+    store: dict[str, bytes]
+
+
+class StorePush(Message):
+    generation: int
+    store: dict[str, bytes]
+
+
+class Pause(Message):
+    """Come out of the world at the next step boundary that all members share."""
+
+    generation: int
+    reason: str
+
+
+class Interrupt(Message):
+    """Come out of the world now: a member is gone, the collective under way will not end."""
+
+    generation: int
+    reason: str
+
+
+class Release(Message):
+    """All members have finished: training functions return."""
+
+    generation: int
+
+
+class Restart(Message):
+    """Start the node's dead processes again, as this incarnation. Live ones stay (SDK) or are replaced (plain)."""
+
+    incarnation: int
+    reason: str
+
+
+class Kill(Message):
+    """Kill these training processes (they hang); their exits are then reported as usual."""
+
+    incarnation: int
+    local_ranks: tuple[int, ...]
+    dump_first: bool
+    """Ask them for their stacks on stderr first."""
+    reason: str
+
+
+class DumpStacks(Message):
+    """Ask these training processes for their stacks on stderr."""
+
+    incarnation: int
+    local_ranks: tuple[int, ...]
+
+
+class Leave(Message):
+    """Drained: stop the processes within the grace period, say `Left`, end."""
+
+    reason: str
+    grace_seconds: float
+
+
+class Stop(Message):
+    """The job is over: stop the processes within the grace period and end."""
+
+    reason: str
+    grace_seconds: float
+
+
+FromMaster = (
+    Welcome
+    | Refuse
+    | Prepare
+    | Commit
+    | StorePush
+    | Pause
+    | Interrupt
+    | Release
+    | Restart
+    | Kill
+    | DumpStacks
+    | Leave
+    | Stop
+)
