@@ -8,14 +8,10 @@ the state that is wanted, not the difference), and neither is made without a rea
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shoal.core.nodes import Node
-
-_NOTHING: Mapping[str, "NodeResource"] = MappingProxyType({})
-_NO_GROUPS: Mapping[str, "NodeGroupResource"] = MappingProxyType({})
 
 
 class Priority(StrEnum):
@@ -62,8 +58,8 @@ class NodeGroupResource:
 class ResourcePlan:
     """What an optimizer or a user wants of the job."""
 
-    node_group_resources: Mapping[str, NodeGroupResource] = _NO_GROUPS
-    node_resources: Mapping[str, NodeResource] = _NOTHING
+    node_group_resources: Mapping[str, NodeGroupResource] = field(default_factory=dict)
+    node_resources: Mapping[str, NodeResource] = field(default_factory=dict)
     reason: str
 
 
@@ -71,7 +67,7 @@ class ResourcePlan:
 class ScalePlan:
     """What a scaler should do to the platform. Carrying it out twice does it once: nodes are named."""
 
-    node_group_resources: Mapping[str, NodeGroupResource] = _NO_GROUPS
+    node_group_resources: Mapping[str, NodeGroupResource] = field(default_factory=dict)
     launch_nodes: tuple["Node", ...] = ()
     remove_nodes: tuple["Node", ...] = ()
     migrate_nodes: tuple["Node", ...] = ()

@@ -16,10 +16,9 @@ step is lost. **Interrupt**: a member is gone; the collective under way is given
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from types import MappingProxyType
 
 from shoal.core.nodes import NodeId
 
@@ -172,10 +171,6 @@ class Dismiss:
 Notice = Prepare | Commit | Pause | Interrupt | Release | Dismiss
 
 
-_NO_MEMBERS: Mapping[NodeId, Member] = MappingProxyType({})
-_EMPTY_STORE: Mapping[str, bytes] = MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
     """All that is known about members and worlds. Made by `Rendezvous(settings=...)`, changed by the functions below."""
@@ -183,7 +178,7 @@ class Rendezvous:
     settings: WorldSettings
     generation: int = 0
     """The highest generation ever prepared."""
-    members: Mapping[NodeId, Member] = _NO_MEMBERS
+    members: Mapping[NodeId, Member] = field(default_factory=dict)
     committed: World | None = None
     """The world that trains, or the last one that did while the next is being formed."""
     pending: World | None = None
@@ -192,7 +187,7 @@ class Rendezvous:
     """The job's training functions have returned; no world is formed any more."""
     next_seniority: int = 0
     last_arrival: datetime | None = None
-    store: Mapping[str, bytes] = _EMPTY_STORE
+    store: Mapping[str, bytes] = field(default_factory=dict)
     unsettled: int = 0
     """How many members a closing round still has to hear of: awaited and not ready. Kept so that an arrival costs O(1)."""
     unacked: int = 0
@@ -434,7 +429,7 @@ def _form(r: Rendezvous, now: datetime, out: list[Notice]) -> Rendezvous:
         r,
         generation=world.generation,
         pending=world,
-        store=_EMPTY_STORE,
+        store={},
         unacked=len(world.members),
         breaking=None,
     )
@@ -472,7 +467,7 @@ def _commit(r: Rendezvous, out: list[Notice]) -> Rendezvous:
     assert world is not None
     r = _put(r, *(replace(r.members[m.node], standing=Standing.ACTIVE, awaited=True) for m in world.members))
     out.append(Commit(world, r.store))
-    return replace(r, committed=world, pending=None, breaking=None, store=_EMPTY_STORE)
+    return replace(r, committed=world, pending=None, breaking=None, store={})
 
 
 def _dismiss(r: Rendezvous, out: list[Notice]) -> Rendezvous:
@@ -503,7 +498,7 @@ def _abandoned(r: Rendezvous) -> Rendezvous:
     """Give the pending generation up. Its members are ready again: the next prepare supersedes this one for them."""
     chosen = (m for m in r.members.values() if m.standing in (Standing.PREPARED, Standing.ACKED))
     r = _put(r, *(replace(m, standing=Standing.READY) for m in chosen))
-    return replace(r, pending=None, store=_EMPTY_STORE, unacked=0)
+    return replace(r, pending=None, store={}, unacked=0)
 
 
 def _broken(r: Rendezvous, *, except_for: NodeId | None, reason: str) -> Step:

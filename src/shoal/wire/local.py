@@ -5,8 +5,8 @@ processes attaches once. The training side is synchronous: one background thread
 report; everything else is sent by the caller. Nothing is imported here but the standard library and msgspec.
 
 What a process may say, and in which order: `Attach` once, then any number of rounds of
-`Ready` → (agent: `Prepare`) → `Ack` → (agent: `Commit`) → reports → `Finished` or, after `Pause` or `Interrupt`, `Ready`
-again. A `Prepare` may be superseded by another before its `Commit`.
+`LocalReady` → (agent: `Prepare`) → `LocalAck` → (agent: `Commit`) → reports → `LocalFinished` or, after `Pause` or
+`Interrupt`, `LocalReady` again. A `Prepare` may be superseded by another before its `Commit`.
 """
 
 import os
@@ -40,7 +40,7 @@ HEADER = struct.Struct("!I")
 # From the training process -------------------------------------------------------------------------------
 
 
-class Attach(Message):
+class Attach(Message, frozen=True, kw_only=True):
     """The first message. `local_rank` says which of the node's processes this is."""
 
     protocol: int
@@ -48,33 +48,33 @@ class Attach(Message):
     pid: int
 
 
-class LocalReady(Message):
+class LocalReady(Message, frozen=True, kw_only=True):
     """This process stands still and waits for a world; `step` is the last step it committed."""
 
     step: int | None
 
 
-class LocalAck(Message):
+class LocalAck(Message, frozen=True, kw_only=True):
     generation: int
     store: dict[str, bytes]
 
 
-class LocalStoreSet(Message):
+class LocalStoreSet(Message, frozen=True, kw_only=True):
     generation: int
     key: str
     value: bytes
 
 
-class LocalFinished(Message):
+class LocalFinished(Message, frozen=True, kw_only=True):
     generation: int
 
 
-class LocalPeerClosed(Message):
+class LocalPeerClosed(Message, frozen=True, kw_only=True):
     generation: int
     detail: str
 
 
-class Report(Message):
+class Report(Message, frozen=True, kw_only=True):
     """Where this process is. Sent by the background thread when it changed, so that it flows while training blocks."""
 
     generation: int
@@ -83,10 +83,10 @@ class Report(Message):
     collectives: int
     busy: str | None
     samples: int | None = None
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
 
 
-class LocalResized(Message):
+class LocalResized(Message, frozen=True, kw_only=True):
     """As `messages.Resized`, from one process."""
 
     generation: int
@@ -104,7 +104,7 @@ FromProcess = Attach | LocalReady | LocalAck | LocalStoreSet | LocalFinished | L
 # From the agent ------------------------------------------------------------------------------------------
 
 
-class Attached(Message):
+class Attached(Message, frozen=True, kw_only=True):
     """The answer to `Attach`."""
 
     job: str

@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 # From the agent ------------------------------------------------------------------------------------------
 
 
-class Hello(Message):
+class Hello(Message, frozen=True, kw_only=True):
     """The first message of a connection. `node` None: a node that joins by itself and wants a name."""
 
     protocol: int
@@ -57,12 +57,12 @@ class ProcessStat(msgspec.Struct, frozen=True, kw_only=True):
     """What it says it does outside training steps (`with job.busy("eval")`)."""
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True, kw_only=True):
     incarnation: int
     processes: tuple[ProcessStat, ...]
 
 
-class Ready(Message):
+class Ready(Message, frozen=True, kw_only=True):
     """All training processes of the node wait for a world (SDK), or the node is free to start them (plain)."""
 
     incarnation: int
@@ -71,7 +71,7 @@ class Ready(Message):
     sdk: bool
 
 
-class Ack(Message):
+class Ack(Message, frozen=True, kw_only=True):
     """The generation is prepared on this node. `store`: its part of the bootstrap store."""
 
     incarnation: int
@@ -79,7 +79,7 @@ class Ack(Message):
     store: dict[str, bytes]
 
 
-class StoreSet(Message):
+class StoreSet(Message, frozen=True, kw_only=True):
     """A key for the bootstrap store of a committed generation (NCCL exchanges its id after the commit)."""
 
     incarnation: int
@@ -88,14 +88,14 @@ class StoreSet(Message):
     value: bytes
 
 
-class Finished(Message):
+class Finished(Message, frozen=True, kw_only=True):
     """The training functions of all processes of the node are through."""
 
     incarnation: int
     generation: int
 
 
-class PeerClosed(Message):
+class PeerClosed(Message, frozen=True, kw_only=True):
     """A training process saw the connection to some peer of its world end."""
 
     incarnation: int
@@ -103,7 +103,7 @@ class PeerClosed(Message):
     detail: str
 
 
-class Progress(Message):
+class Progress(Message, frozen=True, kw_only=True):
     """Rank 0's word on how training goes; at most a few a second."""
 
     incarnation: int
@@ -113,7 +113,7 @@ class Progress(Message):
     metrics: dict[str, float]
 
 
-class Resized(Message):
+class Resized(Message, frozen=True, kw_only=True):
     """One process is training again after a change of world, and what it cost it, in seconds."""
 
     incarnation: int
@@ -131,7 +131,7 @@ class Resized(Message):
     """Steps begun and given up: 0 or 1."""
 
 
-class Exited(Message):
+class Exited(Message, frozen=True, kw_only=True):
     """A training process ended."""
 
     incarnation: int
@@ -144,13 +144,13 @@ class Exited(Message):
     uptime_seconds: float
 
 
-class Succeeded(Message):
+class Succeeded(Message, frozen=True, kw_only=True):
     """All training processes of the node ended with exit code 0; the agent ends too."""
 
     incarnation: int
 
 
-class Left(Message):
+class Left(Message, frozen=True, kw_only=True):
     """The node did what `Leave` asked for and ends."""
 
     incarnation: int
@@ -164,7 +164,7 @@ FromAgent = (
 # From the master -----------------------------------------------------------------------------------------
 
 
-class Welcome(Message):
+class Welcome(Message, frozen=True, kw_only=True):
     protocol: int
     job: str
     node: str
@@ -179,54 +179,54 @@ class Welcome(Message):
     """What the job runs; for a node that joined without a command of its own."""
 
 
-class Refuse(Message):
+class Refuse(Message, frozen=True, kw_only=True):
     """The master does not want this agent. It must stop its processes and end; trying again cannot help."""
 
     reason: str
 
 
-class Prepare(Message):
+class Prepare(Message, frozen=True, kw_only=True):
     world: World
 
 
-class Commit(Message):
+class Commit(Message, frozen=True, kw_only=True):
     generation: int
     store: dict[str, bytes]
 
 
-class StorePush(Message):
+class StorePush(Message, frozen=True, kw_only=True):
     generation: int
     store: dict[str, bytes]
 
 
-class Pause(Message):
+class Pause(Message, frozen=True, kw_only=True):
     """Come out of the world at the next step boundary that all members share."""
 
     generation: int
     reason: str
 
 
-class Interrupt(Message):
+class Interrupt(Message, frozen=True, kw_only=True):
     """Come out of the world now: a member is gone, the collective under way will not end."""
 
     generation: int
     reason: str
 
 
-class Release(Message):
+class Release(Message, frozen=True, kw_only=True):
     """All members have finished: training functions return."""
 
     generation: int
 
 
-class Restart(Message):
+class Restart(Message, frozen=True, kw_only=True):
     """Start the node's dead processes again, as this incarnation. Live ones stay (SDK) or are replaced (plain)."""
 
     incarnation: int
     reason: str
 
 
-class Kill(Message):
+class Kill(Message, frozen=True, kw_only=True):
     """Kill these training processes (they hang); their exits are then reported as usual."""
 
     incarnation: int
@@ -236,21 +236,21 @@ class Kill(Message):
     reason: str
 
 
-class DumpStacks(Message):
+class DumpStacks(Message, frozen=True, kw_only=True):
     """Ask these training processes for their stacks on stderr."""
 
     incarnation: int
     local_ranks: tuple[int, ...]
 
 
-class Leave(Message):
+class Leave(Message, frozen=True, kw_only=True):
     """Drained: stop the processes within the grace period, say `Left`, end."""
 
     reason: str
     grace_seconds: float
 
 
-class Stop(Message):
+class Stop(Message, frozen=True, kw_only=True):
     """The job is over: stop the processes within the grace period and end."""
 
     reason: str
