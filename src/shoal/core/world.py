@@ -173,7 +173,8 @@ Notice = Prepare | Commit | Pause | Interrupt | Release | Dismiss
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """All that is known about members and worlds. Made by `Rendezvous(settings=...)`, changed by the functions below."""
+    """All that is known about members and worlds. Made by `Rendezvous(settings=...)`, changed only by the functions
+    below."""
 
     settings: WorldSettings
     generation: int = 0
@@ -189,7 +190,8 @@ class Rendezvous:
     last_arrival: datetime | None = None
     store: Mapping[str, bytes] = field(default_factory=dict)
     unsettled: int = 0
-    """How many members a closing round still has to hear of: awaited and not ready. Kept so that an arrival costs O(1)."""
+    """How many members a closing round still has to hear of: awaited and not ready. Counted along, so that an arrival
+    in a large job needs no look at all the others."""
     unacked: int = 0
 
     @property
@@ -502,12 +504,12 @@ def _abandoned(r: Rendezvous) -> Rendezvous:
 
 
 def _broken(r: Rendezvous, *, except_for: NodeId | None, reason: str) -> Step:
-    assert r.committed is not None
+    world = r.committed
+    assert world is not None
     if r.breaking is Break.INTERRUPT:
         return r, ()
     to = tuple(m.node for m in _active(r) if m.node != except_for)
-    r = replace(r, breaking=Break.INTERRUPT)
-    return r, (Interrupt(r.committed.generation, to, reason),) if to else ()
+    return replace(r, breaking=Break.INTERRUPT), (Interrupt(world.generation, to, reason),) if to else ()
 
 
 def _active(r: Rendezvous) -> list[Member]:
