@@ -92,7 +92,7 @@ async def _open(
             f"master at {url} has another certificate: wanted {fingerprint}, got sha256:{exc.got.hex()}"
         ) from exc
     except aiohttp.WSServerHandshakeError as exc:
-        said = (exc.headers or {}).get("X-Shoal-Reason", exc.message)
+        said = exc.headers.get("X-Shoal-Reason", exc.message) if exc.headers else exc.message
         if exc.status in (400, 401, 403, 404, 426):
             raise Refused(f"master at {url} refused this agent ({exc.status}): {said}") from exc
         raise Disconnected(f"master at {url} answered {exc.status}: {said}") from exc

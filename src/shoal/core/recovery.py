@@ -1,0 +1,201 @@
+"""How a job survives one failure (elastic-job §3): a table from cause to action, and the budgets behind it.
+
+Losses the user did not cause never spend the restart budget: it exists to stop crash loops, not to punish bad
+luck. A rate limit stops kill loops all the same: after too many free losses of one seat in a short time further
+ones are charged.
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from shoal.core.exits import ExitCause
+from shoal.core.nodes import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverySettings:
+    budget_decay: timedelta = timedelta(hours=1)
+    """A charge is forgiven when training still makes progress this long after it."""
+    free_losses: int = 20
+    """How many losses of one seat are free within `free_window`."""
+    free_window: timedelta = timedelta(minutes=10)
+    no_progress_limit: int = 3
+    """So many charged recoveries in a row without a step gained end the job."""
+    quick_death: timedelta = timedelta(seconds=60)
+    """Without reported steps, a process that died younger than this gained nothing."""
+    oom_factor: float = 1.5
+    """A node that ran out of memory comes back with at least this times as much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What one seat has spent. `limit` restarts are paid for; times are kept so that charges can be forgiven."""
+
+    limit: int
+    charges: tuple[datetime, ...] = ()
+    free: tuple[datetime, ...] = ()
+
+    @property
+    def used(self) -> int:
+        return len(self.charges)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.used >= self.limit
+
+    def charged(self, now: datetime) -> "Budget":
+        return replace(self, charges=(*self.charges, now))
+
+    def lost(self, now: datetime, settings: RecoverySettings) -> "Budget":
+        recent = tuple(at for at in self.free if now - at < settings.free_window)
+        return replace(self, free=(*recent, now))
+
+    def forgiven(self, progress: datetime, settings: RecoverySettings) -> "Budget":
+        """Without the charges that training has outlived: it made progress at `progress`."""
+        kept = tuple(at for at in self.charges if progress - at < settings.budget_decay)
+        return self if len(kept) == len(self.charges) else replace(self, charges=kept)
+
+    def is_kill_loop(self, now: datetime, settings: RecoverySettings) -> bool:
+        return sum(1 for at in self.free if now - at < settings.free_window) >= settings.free_losses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One loss: of training processes (`node_lost` False: the agent lives) or of the whole node."""
+
+    node: NodeId
+    cause: ExitCause
+    detail: str
+    """`rank 3: exit 1`, `the agent's process ended`: goes into the reason."""
+    node_lost: bool
+    can_replace: bool = True
+    """False: the platform did not start this node and cannot start another."""
+    critical: bool = False
+    """PS, chief, evaluator when asked for, master: the job cannot do without it."""
+    host: str | None = None
+    memory: int | None = None
+    """MiB it has; None: not limited."""
+    memory_limit: int | None = None
+    """MiB it may have at most; None: not limited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartProcesses:
+    """Start the node's dead processes again."""
+
+    node: NodeId
+    charged: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaunchNode:
+    """Another node takes the seat."""
+
+    node: NodeId
+    charged: bool
+    reason: str
+    avoid: frozenset[str] = field(default_factory=frozenset)
+    memory: int | None = None
+    """MiB for the new node; None: as before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndMember:
+    """The member is done with; nobody takes its seat."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailJob:
+    reason: str
+
+
+Recovery = RestartProcesses | RelaunchNode | EndMember | FailJob
+
+
+def decide_recovery(
+    failure: Failure, budget: Budget, *, without_progress: int, now: datetime, settings: RecoverySettings
+) -> Recovery:
+    """What to do about one failure. Counts nothing: `charged` says what the caller must count.
+
+    `without_progress` is how many charged recoveries the job has made since it last gained a step.
+    """
+    said = f"{failure.node}: {failure.detail}"
+    match failure.cause:
+        case ExitCause.DO_NOT_RESTART:
+            return FailJob(reason=f"{said}: it asked not to be restarted")
+        case ExitCause.LEFT | ExitCause.SUCCEEDED:
+            return EndMember(node=failure.node, reason=f"{said}: it left")
+        case ExitCause.HARDWARE:
+            avoid = frozenset({failure.host}) if failure.host else frozenset()
+            return _relaunch(failure, charged=False, reason=f"{said}: hardware fault", avoid=avoid)
+        case ExitCause.KILLED | ExitCause.GONE if not budget.is_kill_loop(now, settings):
+            return _again(failure, charged=False, reason=said)
+        case ExitCause.OOM:
+            return _after_oom(failure, budget, without_progress, settings, said)
+        case ExitCause.KILLED | ExitCause.GONE | ExitCause.USER_ERROR | ExitCause.HANG:
+            spent = _spent(failure, budget, without_progress, settings, said)
+            return spent or _again(failure, charged=True, reason=f"{said} ({_count(budget)})")
+        case _:
+            assert_never(failure.cause)
+
+
+def _again(failure: Failure, *, charged: bool, reason: str) -> Recovery:
+    if failure.node_lost:
+        return _relaunch(failure, charged=charged, reason=reason)
+    return RestartProcesses(node=failure.node, charged=charged, reason=f"{reason}: restarting its processes")
+
+
+def _relaunch(
+    failure: Failure,
+    *,
+    charged: bool,
+    reason: str,
+    avoid: frozenset[str] = frozenset(),
+    memory: int | None = None,
+) -> Recovery:
+    if not failure.can_replace:
+        return EndMember(node=failure.node, reason=f"{reason}: it joined by itself, so nobody can replace it")
+    return RelaunchNode(
+        node=failure.node, charged=charged, reason=f"{reason}: replacing it", avoid=avoid, memory=memory
+    )
+
+
+def _after_oom(
+    failure: Failure, budget: Budget, without_progress: int, settings: RecoverySettings, said: str
+) -> Recovery:
+    spent = _spent(failure, budget, without_progress, settings, said)
+    if spent is not None:
+        return spent
+    if failure.memory is None:
+        return _again(failure, charged=True, reason=f"{said}: out of memory ({_count(budget)})")
+    more = raised_memory(failure.memory, failure.memory_limit, settings)
+    if more is None:
+        return FailJob(reason=f"{said}: out of memory with {failure.memory} MiB, which is the limit")
+    reason = f"{said}: out of memory with {failure.memory} MiB, gets {more} MiB ({_count(budget)})"
+    return _relaunch(failure, charged=True, reason=reason, memory=more)
+
+
+def raised_memory(memory: int, limit: int | None, settings: RecoverySettings) -> int | None:
+    """What a node gets after running out of `memory` MiB: at least the factor more, at most the limit; None: no more."""
+    wanted = -int(-memory * settings.oom_factor // 1)
+    more = wanted if limit is None else min(wanted, limit)
+    return more if more > memory else None
+
+
+def _spent(
+    failure: Failure, budget: Budget, without_progress: int, settings: RecoverySettings, said: str
+) -> FailJob | None:
+    if budget.is_spent:
+        return FailJob(reason=f"{said}, and {_count(budget)}")
+    if without_progress >= settings.no_progress_limit:
+        return FailJob(reason=f"{said}: {without_progress} recoveries in a row gained no step")
+    return None
+
+
+def _count(budget: Budget) -> str:
+    return f"{budget.used} of {budget.limit} restarts used"
