@@ -1,0 +1,58 @@
+# One command sets up, one checks everything, and CI runs that same one. `make` alone tells what there is.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow check bench bench-quick sim format constraints clean
+
+BIN := .venv/bin
+READY := .venv/.ready
+SEEDS ?= 100000
+PYTEST_FLAGS ?=
+
+help: ## Tell what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# Anew whenever what should be installed changes; tools/venv mends what it finds, so this may be interrupted.
+$(READY): pyproject.toml constraints.txt tools/venv
+	@tools/venv
+	@touch $@
+
+demo: $(READY) ## Four workers train for a minute; one is killed, one joins, one is drained
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## All tests but the slow tier (< 15 min)
+	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
+
+test-slow: $(READY) ## The slow tier alone
+	@$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+
+check: $(READY) ## Format, lint, types, import directions, core tests (< 60 s)
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest --quiet tests/core tests/house $(PYTEST_FLAGS)
+
+bench: $(READY) sim ## All benchmarks in full, and the simulated schedules
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+bench-quick: $(READY) ## All benchmarks at a small scale, as JSON
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file --quick --json || exit 1; done
+
+sim: $(READY) ## 10^5 simulated schedules of joins, leaves and deaths (SEEDS=n for fewer)
+	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS)
+
+format: $(READY) ## Format and fix what can be fixed
+	$(BIN)/ruff check --fix --quiet
+	$(BIN)/ruff format --quiet
+
+# The torch that tests and demo use is named here; users may have another (pyproject.toml).
+constraints: $(READY) ## Make constraints.txt anew, with the newest versions
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev \
+		--upgrade-package torch==2.13.0 --upgrade \
+		--no-annotate --no-header --no-emit-index-url --no-emit-find-links \
+		--output-file constraints.txt pyproject.toml
+
+clean: ## Remove caches and builds (for a new .venv: rm -r .venv)
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
