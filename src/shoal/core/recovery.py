@@ -71,8 +71,8 @@ class Failure:
     node_lost: bool
     can_replace: bool = True
     """False: the platform did not start this node and cannot start another."""
-    critical: bool = False
-    """PS, chief, evaluator when asked for, master: the job cannot do without it."""
+    critical: bool
+    """The job cannot do without it: a PS, the chief, or one of no more workers than the minimum."""
     host: str | None = None
     memory: int | None = None
     """MiB it has; None: not limited."""
@@ -181,7 +181,7 @@ def _after_oom(
 
 
 def raised_memory(memory: int, limit: int | None, settings: RecoverySettings) -> int | None:
-    """What a node gets after running out of `memory` MiB: at least the factor more, at most the limit; None: no more."""
+    """MiB for a node that ran out of `memory`: at least the factor more, at most the limit; None: it has the limit."""
     wanted = -int(-memory * settings.oom_factor // 1)
     more = wanted if limit is None else min(wanted, limit)
     return more if more > memory else None
@@ -189,11 +189,13 @@ def raised_memory(memory: int, limit: int | None, settings: RecoverySettings) ->
 
 def _spent(
     failure: Failure, budget: Budget, without_progress: int, settings: RecoverySettings, said: str
-) -> FailJob | None:
-    if budget.is_spent:
-        return FailJob(reason=f"{said}, and {_count(budget)}")
+) -> FailJob | EndMember | None:
     if without_progress >= settings.no_progress_limit:
         return FailJob(reason=f"{said}: {without_progress} recoveries in a row gained no step")
+    if budget.is_spent and failure.critical:
+        return FailJob(reason=f"{said}, and {_count(budget)}")
+    if budget.is_spent:
+        return EndMember(node=failure.node, reason=f"{said}, and {_count(budget)}: the job goes on without it")
     return None
 
 

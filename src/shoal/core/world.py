@@ -197,7 +197,10 @@ class Rendezvous:
     @property
     def running(self) -> World | None:
         """The committed world, if its members are (as far as we know) training in it."""
-        return self.committed if self.breaking is None and self.pending is None else None
+        if self.breaking is not None or self.pending is not None:
+            return None
+        # A pending generation that was given up leaves its members ready and the world before it behind.
+        return self.committed if any(m.standing is Standing.ACTIVE for m in self.members.values()) else None
 
 
 Step = tuple[Rendezvous, tuple[Notice, ...]]
@@ -212,9 +215,10 @@ def expect(r: Rendezvous, node: NodeId, incarnation: int, *, awaited: bool, now:
     if known is not None and known.incarnation >= incarnation:
         return r, ()
     notices: tuple[Notice, ...] = ()
+    leaving = known is not None and known.leaving
     if known is not None:
         r, notices = _without(r, known, now=now, reason=f"{node} restarts its processes")
-    r = _put(r, Member(node=node, incarnation=incarnation, awaited=awaited))
+    r = _put(r, Member(node=node, incarnation=incarnation, awaited=awaited, leaving=leaving))
     return _settled(r, now, notices)
 
 
@@ -322,7 +326,10 @@ def completed(r: Rendezvous, node: NodeId, *, now: datetime) -> Step:
 
 
 def finished(r: Rendezvous, node: NodeId, incarnation: int, generation: int, *, now: datetime) -> Step:
-    """A member's training function is through, in this generation. It waits until all are."""
+    """A member's training function is through, in this generation. It waits for `Release` or `Interrupt`.
+
+    A `Pause` that reaches it while it waits means nothing to it: there is no step boundary left to pause at.
+    """
     known = r.members.get(node)
     if (
         known is None
@@ -340,8 +347,8 @@ def broken(r: Rendezvous, generation: int, *, now: datetime, reason: str) -> Ste
     """The running world cannot go on although nobody is known to be gone (a connection between members failed)."""
     if r.committed is None or r.committed.generation != generation or r.breaking is Break.INTERRUPT:
         return r, ()
-    if r.pending is not None or not _active(r):
-        return r, ()
+    if r.pending is not None or r.released or not _active(r):
+        return r, ()  # connections between released members close because they return
     r, notices = _broken(r, except_for=None, reason=reason)
     return _settled(r, now, notices)
 
@@ -357,8 +364,7 @@ def deadline(r: Rendezvous) -> datetime | None:
         return None
     if any(m.standing is Standing.ACTIVE for m in r.members.values()):
         return None
-    candidates = sum(1 for m in r.members.values() if m.standing is Standing.READY and not m.leaving)
-    if r.settings.largest_size(candidates) is None:
+    if r.settings.largest_size(len(_chosen(r))) is None:
         return None
     return r.last_arrival + r.settings.last_call
 
@@ -371,7 +377,7 @@ def _settled(r: Rendezvous, now: datetime, notices: tuple[Notice, ...]) -> Step:
     out = list(notices)
     if r.pending is not None and r.unacked == 0:
         r = _commit(r, out)
-    if r.committed is not None and r.breaking is None and r.pending is None:
+    if r.committed is not None and r.breaking is not Break.INTERRUPT and r.pending is None:
         r = _change_running(r, out)
     if r.pending is None and not r.released:
         r = _form(r, now, out)
@@ -383,10 +389,8 @@ def _change_running(r: Rendezvous, out: list[Notice]) -> Rendezvous:
     assert r.committed is not None
     active = _active(r)
     if active and all(m.finished for m in active):
-        if not r.released:
-            out.append(Release(r.committed.generation, tuple(m.node for m in active)))
-        return replace(r, released=True)
-    if not active or any(m.finished for m in active):
+        return r if r.released else _end(r, active, out)
+    if r.breaking is Break.PAUSE or not active or any(m.finished for m in active):
         return r  # the end is near: nobody joins or leaves a world that is finishing
     why = _why_pause(r, active)
     if why is None:
@@ -395,12 +399,25 @@ def _change_running(r: Rendezvous, out: list[Notice]) -> Rendezvous:
     return replace(r, breaking=Break.PAUSE)
 
 
+def _end(r: Rendezvous, active: list[Member], out: list[Notice]) -> Rendezvous:
+    """All who are still in the world have finished, perhaps after a pause was asked for that came too late."""
+    assert r.committed is not None
+    generation, to = r.committed.generation, tuple(m.node for m in active)
+    if _paused(r):
+        out.append(Interrupt(generation, to, "the others paused before the end"))
+        return replace(r, breaking=Break.INTERRUPT)
+    out.append(Release(generation, to))
+    return replace(r, released=True, breaking=None)
+
+
 def _why_pause(r: Rendezvous, active: list[Member]) -> str | None:
     leaving = sorted(m.node for m in active if m.leaving)
     staying = len(active) - len(leaving)
     joining = sorted(m.node for m in r.members.values() if m.standing is Standing.READY and not m.leaving)
     size = r.settings.largest_size(staying + len(joining))
-    if leaving and size is not None:
+    # When nobody stays, one who leaves hands the state on in a world with newcomers: there must be room for both.
+    can_hand_on = staying > 0 or (r.settings.largest_size(1 + len(joining)) or 0) > 1
+    if leaving and size is not None and can_hand_on:
         return f"{', '.join(leaving)} to leave"
     if joining and size is not None and size > len(active):
         return f"{', '.join(joining)} to join"
@@ -411,20 +428,17 @@ def _form(r: Rendezvous, now: datetime, out: list[Notice]) -> Rendezvous:
     """Close the round if everybody awaited is here, or the last call is over."""
     if r.unsettled and (r.last_arrival is None or now < r.last_arrival + r.settings.last_call):
         return r
-    members = r.members.values()
-    if any(m.standing is Standing.ACTIVE for m in members):
+    if any(m.standing is Standing.ACTIVE for m in r.members.values()):
         return r  # the old world's members have not all come out of it
-    candidates = [m for m in members if m.standing is Standing.READY]
-    chosen = [m for m in candidates if not m.leaving]
-    newest = max((m.step for m in candidates if m.step is not None), default=None)
-    if newest is not None and all(m.step != newest for m in chosen):
-        # A leaving member alone holds the newest state: it stays for one more world, to hand it on.
-        chosen.append(min((m for m in candidates if m.step == newest), key=_seniority))
+    chosen = _chosen(r)
     size = r.settings.largest_size(len(chosen))
     if size is None:
         return r
     chosen.sort(key=lambda m: (-1 if m.step is None else -2 - m.step, _seniority(m)))
     world = _ranked(chosen[:size], generation=r.generation + 1)
+    # Whoever is not here by now had its last call; it joins when it comes, and no later round waits for it.
+    late = [m for m in r.members.values() if m.standing is Standing.EXPECTED and m.awaited]
+    r = _put(r, *(replace(m, awaited=False) for m in late))
     r = _put(r, *(replace(r.members[m.node], standing=Standing.PREPARED, finished=False) for m in world.members))
     out.append(Prepare(world))
     return replace(
@@ -435,6 +449,17 @@ def _form(r: Rendezvous, now: datetime, out: list[Notice]) -> Rendezvous:
         unacked=len(world.members),
         breaking=None,
     )
+
+
+def _chosen(r: Rendezvous) -> list[Member]:
+    """Who could be in the next world, whatever its size."""
+    candidates = [m for m in r.members.values() if m.standing is Standing.READY]
+    chosen = [m for m in candidates if not m.leaving]
+    newest = max((m.step for m in candidates if m.step is not None), default=None)
+    if newest is not None and all(m.step != newest for m in chosen):
+        # A leaving member alone holds the newest state: it stays for one more world, to hand it on.
+        chosen.append(min((m for m in candidates if m.step == newest), key=_seniority))
+    return chosen
 
 
 def _ranked(chosen: list[Member], *, generation: int) -> World:
@@ -473,27 +498,37 @@ def _commit(r: Rendezvous, out: list[Notice]) -> Rendezvous:
 
 
 def _dismiss(r: Rendezvous, out: list[Notice]) -> Rendezvous:
-    """Leaving members that are in no world go, unless they alone hold the newest state."""
+    """Leaving members that are in no world go, unless they alone hold the newest state.
+
+    Nor before the others have come out of the world it paused with them: they may still be in its last collective.
+    """
     gone = [m for m in r.members.values() if m.leaving and m.standing in (Standing.EXPECTED, Standing.READY)]
+    if not gone:
+        return r
+    paused = _paused(r) if _active(r) else frozenset()
     for member in gone:
+        if member.node in paused:
+            continue
         others = [m.step for m in r.members.values() if m.node != member.node and m.step is not None]
-        if member.step is None or any(step >= member.step for step in others):
+        if r.released or member.step is None or any(step >= member.step for step in others):
             r = _drop(r, member.node)
             out.append(Dismiss(member.node))
     return r
 
 
 def _without(r: Rendezvous, member: Member, *, now: datetime, reason: str) -> Step:
-    """Take a member out; whatever world it was in ends."""
-    notices: tuple[Notice, ...] = ()
+    """Take a member out; whatever world it was in ends.
+
+    Also the world it paused with the others: those still in it may wait for what it was about to send.
+    """
     if member.standing in (Standing.PREPARED, Standing.ACKED):
         r = _abandoned(r)
+    in_world = member.standing is Standing.ACTIVE or member.node in _paused(r)
     r = _drop(r, member.node)
-    if member.standing is Standing.ACTIVE:
-        r, notices = _broken(r, except_for=None, reason=reason)
-    if not r.unsettled:
-        r = replace(r, last_arrival=r.last_arrival or now)
-    return r, notices
+    if not in_world:
+        return r, ()
+    r = replace(r, last_arrival=now)  # the last call of the round that begins here counts from here
+    return _broken(r, except_for=None, reason=reason)
 
 
 def _abandoned(r: Rendezvous) -> Rendezvous:
@@ -506,10 +541,18 @@ def _abandoned(r: Rendezvous) -> Rendezvous:
 def _broken(r: Rendezvous, *, except_for: NodeId | None, reason: str) -> Step:
     world = r.committed
     assert world is not None
-    if r.breaking is Break.INTERRUPT:
+    if r.breaking is Break.INTERRUPT or r.released:
         return r, ()
     to = tuple(m.node for m in _active(r) if m.node != except_for)
     return replace(r, breaking=Break.INTERRUPT), (Interrupt(world.generation, to, reason),) if to else ()
+
+
+def _paused(r: Rendezvous) -> frozenset[NodeId]:
+    """Those who have come out of the world that is being paused."""
+    if r.breaking is not Break.PAUSE or r.committed is None:
+        return frozenset()
+    nodes = (m.node for m in r.committed.members)
+    return frozenset(n for n in nodes if n in r.members and r.members[n].standing is Standing.READY)
 
 
 def _active(r: Rendezvous) -> list[Member]:

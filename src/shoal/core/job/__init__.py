@@ -1,0 +1,24 @@
+"""One job, decided: `handle(job, event, now)` says what the job is next and what must be done.
+
+`values` has the nouns, `handle` the one door for events, `failures` what a loss leads to, `members` who is launched
+and who leaves, `looks` the view for people. The master is a shell around `handle`; so is the simulation.
+"""
+
+from shoal.core.job.handle import admit, deadline, handle, new_job
+from shoal.core.job.looks import view
+from shoal.core.job.members import refusal
+from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
+
+__all__ = [
+    "Effect",
+    "Event",
+    "Job",
+    "JobSettings",
+    "JobSpec",
+    "admit",
+    "deadline",
+    "handle",
+    "new_job",
+    "refusal",
+    "view",
+]

@@ -1,0 +1,289 @@
+"""What a loss leads to: who is told, who is charged, who comes back, and when the job gives up."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from shoal.core import world
+from shoal.core.exits import ExitCause, ProcessExit, cause_of, describe
+from shoal.core.hang import (
+    GiveWorldUp,
+    HangFacts,
+    KillCulprits,
+    ProcessProgress,
+    WarnOfHang,
+    decide_hang,
+)
+from shoal.core.job.members import replace_node, staying
+from shoal.core.job.turn import Turn
+from shoal.core.job.values import (
+    DumpStacks,
+    EarlyErrors,
+    Fence,
+    Job,
+    KillProcesses,
+    ProcessExited,
+    RestartNode,
+    Scale,
+    StopNode,
+)
+from shoal.core.nodes import Node, NodeId, NodeStatus, Role
+from shoal.core.plans import ScalePlan
+from shoal.core.recovery import (
+    Budget,
+    EndMember,
+    FailJob,
+    Failure,
+    Recovery,
+    RelaunchNode,
+    RestartProcesses,
+    decide_recovery,
+)
+from shoal.core.view import JobPhase
+from shoal.core.world import Break, Standing
+
+_CRITICAL = frozenset({Role.PS, Role.CHIEF, Role.EVALUATOR, Role.MASTER})
+
+
+# Losses --------------------------------------------------------------------------------------------------
+
+
+def process_exited(turn: Turn, event: ProcessExited) -> None:
+    """A training process ended with something else than success."""
+    if event.exit.error:
+        turn.job = replace(turn.job, error=event.exit.error)
+    if _is_early(turn.job, event.exit):
+        _hold_back(turn, event)
+    else:
+        process_lost(turn, event.node, event.local_rank, event.exit)
+
+
+def process_lost(turn: Turn, node_id: NodeId, local_rank: int, exit: ProcessExit) -> None:
+    job = turn.job
+    node = job.nodes[node_id]
+    hung = (node_id, node.incarnation, local_rank) in job.hanging
+    cause = ExitCause.HANG if hung else cause_of(exit)
+    detail = (
+        f"{_rank_name(job, node_id, local_rank)} {'hung and was killed' if hung else 'ended with ' + describe(exit)}"
+    )
+    if job.rendezvous.released:
+        fail(turn, f"{node_id}: {detail} after training had finished")
+        return
+    _recover(turn, node, cause, detail, node_lost=False, uptime=timedelta(seconds=exit.uptime_seconds))
+
+
+def node_lost(turn: Turn, node_id: NodeId, cause: ExitCause, detail: str) -> None:
+    """A node is gone: nothing it says counts any more, and its members' world ends."""
+    node = turn.job.nodes[node_id]
+    turn.effects.append(Fence(node=node_id, reason=f"{node_id} was given up: {detail}"))
+    if turn.job.rendezvous.released:
+        fail(turn, f"{node_id}: {detail} after training had finished")
+        return
+    _recover(turn, node, cause, detail, node_lost=True, uptime=turn.now - node.since)
+
+
+def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost: bool, uptime: timedelta) -> None:
+    job = turn.job
+    settings = job.settings.recovery
+    if job.gain.step is None and uptime >= settings.quick_death:
+        turn.job = job = replace(job, without_progress=0)
+    budget = job.budgets.get(node.seat, Budget(limit=job.spec.max_restarts))
+    failure = Failure(
+        node=node.id,
+        cause=cause,
+        detail=detail,
+        node_lost=node_lost,
+        can_replace=not node.external,
+        critical=node.role in _CRITICAL or len(staying(job)) - 1 < job.spec.min_nodes,
+        host=node.host,
+        memory=node.resource.memory,
+    )
+    decision = decide_recovery(failure, budget, without_progress=job.without_progress, now=turn.now, settings=settings)
+    _count(turn, node.seat, budget, decision)
+    turn.say(decision.reason)
+    match decision:
+        case RestartProcesses():
+            _restart_processes(turn, node, decision.reason)
+        case RelaunchNode():
+            _take_out(turn, node, NodeStatus.FAILED, cause, decision.reason)
+            replace_node(turn, node, decision)
+        case EndMember():
+            ended_well = cause in (ExitCause.LEFT, ExitCause.SUCCEEDED)
+            turn.job = replace(turn.job, target=max(turn.job.spec.min_nodes, turn.job.target - 1))
+            _take_out(turn, node, NodeStatus.SUCCEEDED if ended_well else NodeStatus.FAILED, cause, decision.reason)
+            turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(node,), reason=decision.reason)))
+        case FailJob():
+            fail(turn, decision.reason)
+
+
+def _count(turn: Turn, seat: int, budget: Budget, decision: Recovery) -> None:
+    """Charge what the decision says, once, where it is made."""
+    match decision:
+        case RestartProcesses(charged=True) | RelaunchNode(charged=True):
+            budget = budget.charged(turn.now)
+            turn.job = replace(turn.job, without_progress=turn.job.without_progress + 1)
+        case RestartProcesses() | RelaunchNode():
+            budget = budget.lost(turn.now, turn.job.settings.recovery)
+        case EndMember() | FailJob():
+            return
+    turn.job = replace(turn.job, budgets={**turn.job.budgets, seat: budget})
+
+
+def _restart_processes(turn: Turn, node: Node, reason: str) -> None:
+    incarnation = node.incarnation + 1
+    turn.put(replace(node, incarnation=incarnation))
+    turn.tell(RestartNode(incarnation=incarnation, reason=reason), node.id)
+    # Plain scripts restart everywhere, so this node is back as soon as the others; so is everybody in the first round.
+    awaited = not turn.job.sdk or turn.job.rendezvous.committed is None
+    turn.follow(world.dropped(turn.job.rendezvous, node.id, incarnation, awaited=awaited, now=turn.now, reason=reason))
+
+
+def _take_out(turn: Turn, node: Node, to: NodeStatus, cause: ExitCause, reason: str) -> None:
+    if node.status is not NodeStatus.RUNNING:
+        to = NodeStatus.FAILED  # it never ran, so it cannot have ended well
+    turn.put(replace(turn.job.nodes[node.id], exit_cause=cause))
+    turn.move(node.id, to, reason)
+    turn.follow(world.lost(turn.job.rendezvous, node.id, now=turn.now, reason=reason))
+
+
+# The same error everywhere -------------------------------------------------------------------------------
+
+
+def _is_early(job: Job, exit: ProcessExit) -> bool:
+    """Before anything was gained, a user error may be everybody's."""
+    return (
+        cause_of(exit) is ExitCause.USER_ERROR
+        and job.gain.step is None
+        and exit.uptime_seconds < job.settings.recovery.quick_death.total_seconds()
+        and not job.budgets
+    )
+
+
+def _hold_back(turn: Turn, event: ProcessExited) -> None:
+    early = turn.job.early or EarlyErrors(until=turn.now + turn.job.settings.early_window, failures={})
+    if event.node not in early.failures:
+        failures = {**early.failures, event.node: (event.local_rank, event.exit)}
+        early = replace(early, failures=failures)
+    turn.job = replace(turn.job, early=early)
+    if all(node.id in early.failures for node in staying(turn.job)):
+        settle_early(turn)
+
+
+def settle_early(turn: Turn) -> None:
+    """The window is over or everybody has failed: fail the job if it is one error on every rank, else recover each."""
+    early = turn.job.early
+    assert early is not None
+    turn.job = replace(turn.job, early=None)
+    errors = {_fingerprint(exit) for _, exit in early.failures.values()}
+    if len(errors) == 1 and all(node.id in early.failures for node in staying(turn.job)):
+        node, (local_rank, exit) = next(iter(early.failures.items()))
+        everywhere = "on every rank " if turn.job.spec.max_nodes * turn.job.spec.nproc > 1 else ""
+        said = f": {_fingerprint(exit)}" if exit.error else ""
+        who = _rank_name(turn.job, node, local_rank)
+        fail(turn, f"{who} ended with {describe(exit)} {everywhere}before the first step{said}")
+        return
+    for node, (local_rank, exit) in early.failures.items():
+        if turn.job.ending is None and turn.job.nodes[node].is_live:
+            process_lost(turn, node, local_rank, exit)
+
+
+def _fingerprint(exit: ProcessExit) -> str:
+    """The last line of a traceback says what went wrong; without one the exit code has to do."""
+    lines = [line.strip() for line in (exit.error or "").splitlines() if line.strip()]
+    return lines[-1][:500] if lines else describe(exit)
+
+
+# Hangs ---------------------------------------------------------------------------------------------------
+
+
+def check_hang(turn: Turn) -> None:
+    job = turn.job
+    committed = job.rendezvous.committed
+    if not job.sdk or committed is None or job.rendezvous.pending is not None:
+        return
+    action = decide_hang(_hang_facts(job), now=turn.now, settings=job.settings.hang)
+    match action:
+        case None:
+            return
+        case WarnOfHang(reason=reason):
+            turn.job = replace(turn.job, hang_warned=committed.generation)
+            turn.say(reason)
+            for node in turn.job.seen:
+                turn.tell(DumpStacks(incarnation=turn.job.nodes[node].incarnation, local_ranks=()), node)
+        case GiveWorldUp(reason=reason):
+            turn.say(reason)
+            turn.follow(world.broken(turn.job.rendezvous, committed.generation, now=turn.now, reason=reason))
+        case KillCulprits(culprits=culprits, reason=reason):
+            _kill_culprits(turn, culprits, reason)
+
+
+def _kill_culprits(turn: Turn, culprits: tuple[tuple[NodeId, int], ...], reason: str) -> None:
+    told = frozenset((n, turn.job.nodes[n].incarnation, r) for n, r in culprits)
+    if told <= turn.job.hanging:
+        return  # they have been told to die; their exits are on the way
+    turn.say(reason)
+    turn.job = replace(turn.job, hanging=turn.job.hanging | told)
+    for node in sorted({n for n, _ in culprits}):
+        ranks = tuple(r for n, r in culprits if n == node)
+        turn.tell(KillProcesses(incarnation=turn.job.nodes[node].incarnation, local_ranks=ranks, reason=reason), node)
+
+
+def _hang_facts(job: Job) -> HangFacts:
+    committed = job.rendezvous.committed
+    members = job.rendezvous.members
+    processes = tuple(
+        ProcessProgress(
+            node=node,
+            local_rank=p.local_rank,
+            stopped=p.stopped,
+            collectives=p.collectives,
+            busy=p.busy,
+            in_world=node in members and members[node].standing is Standing.ACTIVE and not members[node].finished,
+        )
+        for node, seen in job.seen.items()
+        for p in seen.processes
+    )
+    return HangFacts(
+        steps_done=job.gain.steps_seen,
+        step_seconds=job.gain.step_seconds,
+        last_gain=job.gain.at,
+        leaving_world=job.rendezvous.breaking is Break.INTERRUPT,
+        warned=committed is not None and job.hang_warned == committed.generation,
+        processes=processes,
+    )
+
+
+# The end -------------------------------------------------------------------------------------------------
+
+
+def fail(turn: Turn, reason: str) -> None:
+    end(turn, JobPhase.FAILED, reason)
+
+
+def end(turn: Turn, how: JobPhase, reason: str, *, grace: timedelta | None = None) -> None:
+    """Stop everything that still runs; the job has ended when it is gone."""
+    if turn.job.ending is not None:
+        return
+    grace = turn.job.settings.grace if grace is None else grace
+    turn.job = replace(
+        turn.job,
+        phase=JobPhase.STOPPING,
+        ending=how,
+        reason=reason,
+        early=None,
+        end_by=turn.now + grace + turn.job.settings.end_slack,
+    )
+    turn.say(reason)
+    running = [n.id for n in turn.job.nodes.values() if n.status is NodeStatus.RUNNING]
+    turn.tell(StopNode(reason=reason, grace=grace), *running)
+    pending = tuple(n for n in turn.job.nodes.values() if n.is_live and n.status is not NodeStatus.RUNNING)
+    for node in pending:
+        turn.move(node.id, NodeStatus.DELETED, reason)
+    if pending:
+        turn.effects.append(Scale(plan=ScalePlan(remove_nodes=pending, reason=reason)))
+
+
+def _rank_name(job: Job, node: NodeId, local_rank: int) -> str:
+    """`rank 3` if it has one, `process 0` before."""
+    committed = job.rendezvous.committed
+    member = committed.member(node) if committed is not None else None
+    return f"rank {member.base_rank + local_rank}" if member is not None else f"process {local_rank}"

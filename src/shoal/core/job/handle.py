@@ -1,0 +1,449 @@
+"""The one door: an event comes in, the next job and what to do come out.
+
+Events of nodes that are not live, or that speak for an earlier incarnation, change nothing: they are late.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import assert_never
+
+from shoal.core import world
+from shoal.core.exits import ExitCause, ProcessExit, cause_of, describe
+from shoal.core.job import failures, members
+from shoal.core.job.turn import Turn
+from shoal.core.job.values import (
+    KEPT_SPEED,
+    AgentDisconnected,
+    AgentJoined,
+    Effect,
+    End,
+    Event,
+    Gain,
+    HeartbeatSeen,
+    Job,
+    JobSettings,
+    JobSpec,
+    NodeAcked,
+    NodeEvent,
+    NodeExited,
+    NodeFinished,
+    NodeLeft,
+    NodeReady,
+    NodeSucceeded,
+    PeerLost,
+    ProcessExited,
+    ResizeTold,
+    RestartNode,
+    Scale,
+    ScaleAsked,
+    Seen,
+    StepGained,
+    StopAsked,
+    Ticked,
+)
+from shoal.core.nodes import Node, NodeId, NodeStatus, Role
+from shoal.core.plans import ScalePlan
+from shoal.core.view import JobPhase
+from shoal.core.world import Break, Pause, Prepare, Rendezvous, Standing, WorldSettings
+
+Turned = tuple[Job, tuple[Effect, ...]]
+
+
+def new_job(spec: JobSpec, settings: JobSettings, *, nodes: int, awaited_joins: int = 0, now: datetime) -> Turned:
+    """A job that launches `nodes` nodes, and in its first round also waits for so many that join by themselves."""
+    rendezvous = Rendezvous(
+        settings=WorldSettings(
+            min_nodes=spec.min_nodes,
+            max_nodes=spec.max_nodes,
+            node_unit=spec.node_unit,
+            last_call=settings.last_call,
+        )
+    )
+    turn = Turn(
+        Job(
+            spec=spec,
+            settings=settings,
+            target=nodes + awaited_joins,
+            phase=JobPhase.STARTING,
+            reason="the job starts",
+            started=now,
+            rendezvous=rendezvous,
+            gain=Gain(at=now),
+        ),
+        now,
+    )
+    members.launch(turn, nodes, reason="the job starts")
+    for _ in range(awaited_joins):
+        node = _add_external(turn, "it is expected to join by itself")
+        turn.job = replace(turn.job, places=turn.job.places | {node.id})
+    return turn.job, tuple(turn.effects)
+
+
+# Agents at the door --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    node: NodeId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    reason: str
+
+
+def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tuple[Job, Admitted | Rejected]:
+    """May this agent in? One without a name joins by itself and is given one. The caller then sends `AgentJoined`."""
+    if job.ending is not None:
+        return job, Rejected(reason=f"job {job.spec.name} is ending: {job.reason}")
+    if node is None:
+        return _admit_newcomer(job, now)
+    known = job.nodes.get(node)
+    if known is None:
+        return job, Rejected(reason=f"job {job.spec.name} has no node {node}")
+    if not known.is_live:
+        return job, Rejected(reason=f"{node} is no longer of job {job.spec.name} ({known.status}: {known.reason})")
+    if incarnation > known.incarnation:
+        return job, Rejected(reason=f"{node} speaks for incarnation {incarnation}, the job knows {known.incarnation}")
+    return job, Admitted(node=node, incarnation=known.incarnation)
+
+
+def _admit_newcomer(job: Job, now: datetime) -> tuple[Job, Admitted | Rejected]:
+    if job.places:
+        node = min(job.places, key=lambda place: job.nodes[place].number)
+        job = replace(job, places=job.places - {node})
+        return job, Admitted(node=node, incarnation=job.nodes[node].incarnation)
+    if len(members.staying(job)) >= job.spec.max_nodes:
+        return job, Rejected(
+            reason=f"job {job.spec.name} has all of its {job.spec.max_nodes} nodes; scale it down or raise its maximum"
+        )
+    turn = Turn(job, now)
+    joined = _add_external(turn, "it joined by itself")
+    turn.job = replace(turn.job, target=max(turn.job.target, len(members.staying(turn.job))))
+    return turn.job, Admitted(node=joined.id, incarnation=joined.incarnation)
+
+
+def _add_external(turn: Turn, reason: str) -> Node:
+    number = turn.job.next_number
+    taken = {node.seat for node in turn.job.nodes.values() if node.is_live}
+    seat = next(s for s in range(len(taken) + 1) if s not in taken)
+    node = Node(
+        role=Role.WORKER,
+        number=number,
+        seat=seat,
+        status=NodeStatus.PENDING,
+        since=turn.now,
+        reason=reason,
+        external=True,
+    )
+    turn.put(node)
+    turn.job = replace(turn.job, next_number=number + 1)
+    awaited = turn.job.rendezvous.committed is None
+    turn.follow(world.expect(turn.job.rendezvous, node.id, 1, awaited=awaited, now=turn.now))
+    return node
+
+
+# Events --------------------------------------------------------------------------------------------------
+
+
+def handle(job: Job, event: Event, now: datetime) -> Turned:
+    turn = Turn(job, now)
+    if job.ended is None:
+        _react(turn, event)
+        _settle(turn)
+    return turn.job, tuple(turn.effects)
+
+
+def _react(turn: Turn, event: Event) -> None:
+    match event:
+        case Ticked():
+            _tick(turn)
+        case ScaleAsked():
+            members.scale(turn, event)
+        case StopAsked(reason=reason, grace=grace):
+            failures.end(turn, JobPhase.STOPPED, reason, grace=grace)
+        case _:
+            node = turn.job.nodes.get(event.node)
+            if node is not None and node.is_live:
+                _react_to_node(turn, event, node)
+
+
+def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
+    r, now = turn.job.rendezvous, turn.now
+    match event:
+        case AgentJoined():
+            _joined(turn, event, node)
+        case AgentDisconnected():
+            _disconnected(turn, node)
+        case NodeExited(exit=exit):
+            _node_exited(turn, node, exit)
+        case NodeLeft():
+            _ended_well(turn, node, "it was drained")
+        case HeartbeatSeen(processes=processes):
+            seen = turn.job.seen.get(node.id)
+            if seen is not None:
+                turn.put_seen(node.id, replace(seen, at=now, processes=processes))
+        case ResizeTold():
+            _resized(turn, event)
+        case _ if event.incarnation != node.incarnation:
+            return
+        case NodeReady(steps=steps, sdk=sdk):
+            if sdk and not turn.job.sdk:
+                turn.job = replace(turn.job, sdk=True, why="the training processes use the SDK")
+            seen = turn.job.seen.get(node.id)
+            address = seen.address if seen is not None else ""
+            turn.follow(world.ready(r, node.id, node.incarnation, address=address, steps=steps, now=now))
+        case NodeAcked(generation=generation, store=store):
+            turn.follow(world.acked(r, node.id, node.incarnation, generation, store=store, now=now))
+        case NodeFinished(generation=generation):
+            turn.follow(world.finished(r, node.id, node.incarnation, generation, now=now))
+        case PeerLost():
+            _peer_lost(turn, event)
+        case ProcessExited(exit=exit) if turn.job.ending is None and exit.code != 0:
+            failures.process_exited(turn, event)
+        case ProcessExited():
+            return
+        case NodeSucceeded():
+            _ended_well(turn, node, "its processes ended well")
+        case StepGained():
+            _gained(turn, event)
+        case _:
+            assert_never(event)
+
+
+def _joined(turn: Turn, event: AgentJoined, node: Node) -> None:
+    """A first registration, or an agent that comes back to a job it is still a member of."""
+    turn.put(replace(node, host=event.host))
+    if node.status is NodeStatus.PENDING:
+        turn.move(node.id, NodeStatus.RUNNING, "its agent registered")
+    seen = turn.job.seen.get(node.id)
+    processes = seen.processes if seen is not None else ()
+    turn.put_seen(
+        node.id,
+        Seen(connected=True, at=turn.now, pid=event.pid, address=event.address, processes=processes),
+    )
+    if event.incarnation < node.incarnation:
+        turn.tell(RestartNode(incarnation=node.incarnation, reason=node.reason), node.id)
+    r = turn.job.rendezvous
+    member = r.members.get(node.id)
+    if member is None:
+        return
+    if r.pending is not None and member.standing in (Standing.PREPARED, Standing.ACKED):
+        turn.tell(Prepare(r.pending), node.id)
+    elif member.standing is Standing.ACTIVE and r.committed is not None:
+        _catch_up(turn, node.id, event.generation)
+
+
+def _catch_up(turn: Turn, node: NodeId, generation: int) -> None:
+    """Tell a member of the committed world what it missed while it was away."""
+    r = turn.job.rendezvous
+    assert r.committed is not None
+    current = r.committed.generation
+    if generation != current:
+        reason = f"{node} missed the start of world {current}"
+        turn.follow(world.broken(r, current, now=turn.now, reason=reason))
+    elif r.breaking is Break.PAUSE:
+        turn.tell(Pause(current, (node,), turn.job.why), node)
+    elif r.breaking is Break.INTERRUPT:
+        turn.tell(world.Interrupt(current, (node,), turn.job.why), node)
+
+
+def _disconnected(turn: Turn, node: Node) -> None:
+    seen = turn.job.seen.get(node.id)
+    if seen is None or not seen.connected:
+        return
+    until = turn.now + turn.job.settings.suspect_after
+    turn.put_seen(node.id, replace(seen, connected=False, suspect_until=until))
+    if turn.job.ending is not None:
+        turn.move(node.id, NodeStatus.DELETED, turn.job.reason)
+    elif turn.job.peer_closed is not None and _in_world(turn.job, node.id):
+        failures.node_lost(turn, node.id, ExitCause.GONE, "its agent and its peers' connections closed")
+
+
+def _node_exited(turn: Turn, node: Node, exit: ProcessExit) -> None:
+    if turn.job.ending is not None:
+        turn.move(node.id, NodeStatus.DELETED, turn.job.reason)
+        return
+    member = turn.job.rendezvous.members.get(node.id)
+    if exit.code == 0 and (member is None or member.leaving):
+        _ended_well(turn, node, "it left")
+        return
+    cause = ExitCause.GONE if exit.code == 0 else cause_of(exit)
+    failures.node_lost(turn, node.id, cause, f"its agent ended with {describe(exit)}")
+
+
+def _ended_well(turn: Turn, node: Node, reason: str) -> None:
+    turn.move(node.id, NodeStatus.SUCCEEDED, reason)
+    turn.follow(world.completed(turn.job.rendezvous, node.id, now=turn.now))
+    turn.say(f"{node.id}: {reason}")
+    turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(node,), reason=f"{node.id}: {reason}")))
+
+
+def _peer_lost(turn: Turn, event: PeerLost) -> None:
+    """With a closed socket as well, the peer is gone at once; else the world gets a moment to learn who it was."""
+    r = turn.job.rendezvous
+    if r.running is None or r.running.generation != event.generation:
+        return
+    if turn.job.peer_closed is None:
+        turn.job = replace(turn.job, peer_closed=turn.now)
+    for node, seen in turn.job.seen.items():
+        if not seen.connected and _in_world(turn.job, node):
+            failures.node_lost(turn, node, ExitCause.GONE, "its agent and its peers' connections closed")
+
+
+def _gained(turn: Turn, event: StepGained) -> None:
+    job = turn.job
+    running = job.rendezvous.committed
+    if running is None or running.generation != event.generation:
+        return
+    gain = job.gain
+    if gain.speed and event.step > gain.speed[-1][1]:
+        at, step = gain.speed[-1]
+        each = (turn.now - at).total_seconds() / (event.step - step)
+        gain = replace(gain, step_seconds=(*gain.step_seconds, each)[-KEPT_SPEED:])
+        gain = replace(gain, steps_seen=gain.steps_seen + event.step - step)
+    if gain.speed and event.step <= gain.speed[-1][1]:
+        return
+    gain = replace(
+        gain,
+        at=turn.now,
+        speed=(*gain.speed, (turn.now, event.step))[-KEPT_SPEED:],
+        samples=event.samples,
+        metrics=dict(event.metrics),
+    )
+    if gain.step is None or event.step > gain.step:
+        gain = replace(gain, step=event.step)
+        settings = job.settings.recovery
+        budgets = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.budgets.items()}
+        job = replace(job, without_progress=0, budgets=budgets)
+    turn.job = replace(job, gain=gain)
+
+
+def _resized(turn: Turn, event: ResizeTold) -> None:
+    """Each phase is as long as the slowest member's."""
+    resizes = tuple(
+        replace(
+            r,
+            drain=max(r.drain, event.drain),
+            rendezvous=max(r.rendezvous, event.rendezvous),
+            restore=max(r.restore, event.restore),
+            first_step=max(r.first_step, event.first_step),
+            lost_steps=max(r.lost_steps, event.lost_steps),
+            reported=r.reported + 1,
+        )
+        if r.generation == event.generation
+        else r
+        for r in turn.job.resizes
+    )
+    turn.job = replace(turn.job, resizes=resizes)
+
+
+# Time ----------------------------------------------------------------------------------------------------
+
+
+def _tick(turn: Turn) -> None:
+    if turn.job.ending is not None:
+        return
+    turn.follow(world.ticked(turn.job.rendezvous, now=turn.now))
+    if turn.job.early is not None and turn.now >= turn.job.early.until:
+        failures.settle_early(turn)
+    for node, why in _gone(turn.job, turn.now):
+        failures.node_lost(turn, node, ExitCause.GONE, why)
+    _check_broken(turn)
+    failures.check_hang(turn)
+    _check_short(turn)
+
+
+def _gone(job: Job, now: datetime) -> list[tuple[NodeId, str]]:
+    limit = job.settings.suspect_after
+    gone = []
+    for node, seen in job.seen.items():
+        if seen.suspect_until is not None and now >= seen.suspect_until:
+            gone.append((node, f"disconnected for {limit.total_seconds():.0f} s"))
+        elif seen.connected and now - seen.at >= limit:
+            gone.append((node, f"silent for {(now - seen.at).total_seconds():.0f} s"))
+    return gone
+
+
+def _check_broken(turn: Turn) -> None:
+    job = turn.job
+    if job.peer_closed is None or turn.now < job.peer_closed + job.settings.broken_after:
+        return
+    turn.job = replace(job, peer_closed=None)
+    if job.rendezvous.running is not None:
+        reason = "members lost a connection to each other"
+        turn.follow(world.broken(job.rendezvous, job.rendezvous.running.generation, now=turn.now, reason=reason))
+
+
+def _check_short(turn: Turn) -> None:
+    """Too few nodes for too long ends the job; launched nodes that never register count as missing."""
+    job = turn.job
+    there = sum(1 for n in job.nodes.values() if n.status is NodeStatus.RUNNING)
+    if there >= job.spec.min_nodes:
+        turn.job = replace(job, short_since=None)
+    elif job.short_since is None:
+        turn.job = replace(job, short_since=turn.now)
+    elif turn.now - job.short_since >= job.settings.pending_timeout:
+        waited = job.settings.pending_timeout.total_seconds()
+        failures.fail(turn, f"{there} nodes are there, {job.spec.min_nodes} are needed, none came for {waited:.0f} s")
+
+
+def deadline(job: Job) -> datetime | None:
+    """When `Ticked` should come at the latest. Silence and hangs are looked for at every tick."""
+    times = [world.deadline(job.rendezvous), job.early.until if job.early else None, job.end_by]
+    times += [seen.suspect_until for seen in job.seen.values() if seen.suspect_until is not None]
+    if job.peer_closed is not None:
+        times.append(job.peer_closed + job.settings.broken_after)
+    return min((t for t in times if t is not None), default=None)
+
+
+# What follows from everything ----------------------------------------------------------------------------
+
+
+def _settle(turn: Turn) -> None:
+    job = turn.job
+    if job.ending is None:
+        _drop_unfilled(turn)
+        _check_success(turn)
+        job = turn.job
+    if job.ending is not None:
+        over = job.end_by is not None and turn.now >= job.end_by
+        if over or not any(n.is_live for n in job.nodes.values()):
+            turn.job = replace(job, phase=job.ending, ended=turn.now)
+            turn.effects.append(End())
+        return
+    r = job.rendezvous
+    phase = JobPhase.STARTING if r.committed is None else JobPhase.RUNNING if r.running else JobPhase.RESIZING
+    if phase is not job.phase:
+        reason = {
+            JobPhase.STARTING: "waiting for the first world",
+            JobPhase.RUNNING: f"world {r.generation} trains",
+            JobPhase.RESIZING: job.why,
+        }[phase]
+        turn.job = replace(job, phase=phase, reason=reason)
+
+
+def _drop_unfilled(turn: Turn) -> None:
+    """Places for nodes that join by themselves are kept for the first world only."""
+    if turn.job.rendezvous.committed is None or not turn.job.places:
+        return
+    for node in sorted(turn.job.places):
+        turn.move(node, NodeStatus.DELETED, "it had not joined when the first world began")
+        turn.follow(world.lost(turn.job.rendezvous, node, now=turn.now, reason=f"{node} never joined"))
+    turn.job = replace(turn.job, places=frozenset())
+
+
+def _check_success(turn: Turn) -> None:
+    """The job has succeeded when every member of the last world has."""
+    committed = turn.job.rendezvous.committed
+    if committed is None or turn.job.rendezvous.pending is not None:
+        return
+    statuses = [turn.job.nodes[m.node].status for m in committed.members]
+    if all(status is NodeStatus.SUCCEEDED for status in statuses):
+        failures.end(turn, JobPhase.SUCCEEDED, "all members of the last world ended well")
+
+
+def _in_world(job: Job, node: NodeId) -> bool:
+    member = job.rendezvous.members.get(node)
+    return member is not None and member.standing is Standing.ACTIVE

@@ -1,0 +1,107 @@
+"""Who is launched and who leaves: from a wanted count to a `ScalePlan`."""
+
+from dataclasses import replace
+
+from shoal.core import world
+from shoal.core.job.turn import Turn
+from shoal.core.job.values import Job, Scale, ScaleAsked
+from shoal.core.nodes import Node, NodeId, NodeStatus, Role
+from shoal.core.plans import NodeGroupResource, ScalePlan
+from shoal.core.recovery import RelaunchNode
+
+
+def refusal(job: Job, count: int) -> str | None:
+    """Why the job cannot be scaled to `count` nodes; None: it can."""
+    spec = job.spec
+    if job.ending is not None or job.ended is not None:
+        return f"job {spec.name} is ending: {job.reason}"
+    if not spec.min_nodes <= count <= spec.max_nodes:
+        return f"job {spec.name}: worker={count} asked, it takes {spec.min_nodes} to {spec.max_nodes}"
+    if count % spec.node_unit:
+        return f"job {spec.name}: worker={count} asked, it takes multiples of {spec.node_unit}"
+    return None
+
+
+def staying(job: Job) -> list[Node]:
+    """The live nodes that nobody has asked to leave, oldest first."""
+    members = job.rendezvous.members
+    return [
+        node
+        for node in job.nodes.values()
+        if node.is_live and not ((m := members.get(node.id)) is not None and m.leaving)
+    ]
+
+
+def scale(turn: Turn, asked: ScaleAsked) -> None:
+    """Launch what is missing or let the youngest go."""
+    before = len(staying(turn.job))
+    turn.job = replace(turn.job, target=asked.count)
+    turn.say(f"{asked.who} asked for {asked.count} nodes, {before} are there")
+    if asked.count > before:
+        launch(turn, asked.count - before, reason=f"{asked.who} asked for {asked.count} nodes")
+    elif asked.count < before:
+        victims = _youngest(turn.job, before - asked.count)
+        turn.say(f"{', '.join(victims)} to leave")
+        turn.follow(world.leave(turn.job.rendezvous, victims, now=turn.now))
+
+
+def launch(turn: Turn, count: int, *, reason: str) -> None:
+    job = turn.job
+    taken = {node.seat for node in job.nodes.values() if node.is_live}
+    seats = [seat for seat in range(len(taken) + count) if seat not in taken][:count]
+    launch_nodes = tuple(
+        Node(role=Role.WORKER, number=job.next_number + i, seat=seat, since=turn.now, reason=reason)
+        for i, seat in enumerate(seats)
+    )
+    _start(turn, launch_nodes, remove=(), reason=reason)
+
+
+def replace_node(turn: Turn, old: Node, decision: RelaunchNode) -> None:
+    """Another node takes `old`'s seat; whatever is left of the old one goes."""
+    resource = old.resource if decision.memory is None else replace(old.resource, memory=decision.memory)
+    node = Node(
+        role=old.role,
+        number=turn.job.next_number,
+        seat=old.seat,
+        since=turn.now,
+        reason=decision.reason,
+        resource=resource,
+        avoid_hosts=old.avoid_hosts | decision.avoid,
+    )
+    _start(turn, (node,), remove=(old,), reason=decision.reason)
+
+
+def _start(turn: Turn, nodes: tuple[Node, ...], *, remove: tuple[Node, ...], reason: str) -> None:
+    """Record the nodes as asked for, then ask for them."""
+    launched = tuple(n.moved(NodeStatus.PENDING, now=turn.now, reason=reason) for n in nodes)
+    for node in launched:
+        turn.put(node)
+    turn.job = replace(turn.job, next_number=turn.job.next_number + len(launched))
+    count = sum(1 for n in turn.job.nodes.values() if n.is_live)
+    turn.effects.append(
+        Scale(
+            plan=ScalePlan(
+                node_group_resources={Role.WORKER: NodeGroupResource(count=count)},
+                launch_nodes=launched,
+                remove_nodes=remove,
+                reason=reason,
+            )
+        )
+    )
+    # Before the first world everybody launched is waited for; later ones join a world that trains.
+    first = turn.job.rendezvous.committed is None
+    for node in launched:
+        turn.follow(world.expect(turn.job.rendezvous, node.id, node.incarnation, awaited=first, now=turn.now))
+
+
+def _youngest(job: Job, count: int) -> list[NodeId]:
+    """The nodes that lose least by going: those not in a world first, then by seniority."""
+    members = job.rendezvous.members
+
+    def age(node: Node) -> tuple[int, int]:
+        member = members.get(node.id)
+        if member is None or member.seniority is None:
+            return (0, -node.number)
+        return (1, -member.seniority)
+
+    return [node.id for node in sorted(staying(job), key=age)][:count]

@@ -1,0 +1,97 @@
+"""One turn of `handle`: the job as it becomes, and what is to be done, gathered while the event is worked on.
+
+A `Turn` lives for one call and never leaves it; from outside `handle` is a pure function.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
+
+from shoal.core.job.values import KEPT_DECISIONS, KEPT_RESIZES, Command, Effect, Job, LeaveNode, Scale, Seen, Tell
+from shoal.core.nodes import Node, NodeId, NodeStatus
+from shoal.core.plans import ScalePlan
+from shoal.core.view import DecisionView, ResizeView
+from shoal.core.world import Commit, Dismiss, Interrupt, Pause, Prepare, Release, Step
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Turn:
+    def __init__(self, job: Job, now: datetime) -> None:
+        self.job = job
+        self.now = now
+        self.effects: list[Effect] = []
+
+    def put(self, node: Node) -> None:
+        self.job = replace(self.job, nodes={**self.job.nodes, node.id: node})
+
+    def put_seen(self, node: NodeId, seen: Seen) -> None:
+        self.job = replace(self.job, seen={**self.job.seen, node: seen})
+
+    def move(self, node: NodeId, to: NodeStatus, reason: str) -> None:
+        """Move a node and, when it has ended, forget what its agent said."""
+        moved = self.job.nodes[node].moved(to, now=self.now, reason=reason)
+        self.put(moved)
+        if not moved.is_live:
+            self.job = replace(self.job, seen=without(self.job.seen, node))
+
+    def tell(self, command: Command, *to: NodeId) -> None:
+        if to:
+            self.effects.append(Tell(to=to, what=command))
+
+    def say(self, reason: str) -> None:
+        """Record a decision for people."""
+        line = DecisionView(at=self.now, reason=reason)
+        self.job = replace(self.job, decisions=(*self.job.decisions, line)[-KEPT_DECISIONS:])
+
+    def follow(self, step: Step) -> None:
+        """Take the next rendezvous over and pass on what it wants told."""
+        rendezvous, notices = step
+        self.job = replace(self.job, rendezvous=rendezvous)
+        for notice in notices:
+            match notice:
+                case Prepare(world=world):
+                    self.tell(notice, *(m.node for m in world.members))
+                case Commit(world=world):
+                    self.tell(notice, *(m.node for m in world.members))
+                    self._record_world(notice)
+                case Pause(to=to, reason=reason) | Interrupt(to=to, reason=reason):
+                    self.job = replace(self.job, why=reason, gain=replace(self.job.gain, at=self.now, speed=()))
+                    self.tell(notice, *to)
+                case Release(to=to):
+                    self.tell(notice, *to)
+                case Dismiss(node=node):
+                    self._dismiss(node)
+
+    def _record_world(self, commit: Commit) -> None:
+        before = self.job.resizes[-1].after if self.job.resizes else 0
+        world = commit.world
+        resize = ResizeView(
+            generation=world.generation, at=self.now, reason=self.job.why, before=before, after=world.size
+        )
+        self.job = replace(
+            self.job,
+            resizes=(*self.job.resizes, resize)[-KEPT_RESIZES:],
+            gain=replace(self.job.gain, at=self.now, speed=()),
+            peer_closed=None,
+            why="a member asked for a new world",
+        )
+        names = ", ".join(m.node for m in world.members[:8]) + (" …" if len(world.members) > 8 else "")
+        self.say(f"world {world.generation}: {world.size} processes on {names} ({resize.reason})")
+
+    def _dismiss(self, node: NodeId) -> None:
+        """A leaving node is in no world any more."""
+        known = self.job.nodes.get(node)
+        if known is None or not known.is_live:
+            return
+        if known.status is NodeStatus.RUNNING:
+            self.tell(LeaveNode(reason="the job was scaled down", grace=self.job.settings.grace), node)
+        else:
+            self.move(node, NodeStatus.DELETED, "the job was scaled down before it had started")
+            self.effects.append(Scale(plan=ScalePlan(remove_nodes=(known,), reason=f"{node} is not needed any more")))
+
+
+def without(mapping: Mapping[K, V], key: K) -> dict[K, V]:
+    return {k: v for k, v in mapping.items() if k != key}

@@ -1,0 +1,375 @@
+"""The values of one job: what was asked, what is known, what can happen, what can be done about it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from shoal.core.exits import ProcessExit
+from shoal.core.hang import HangSettings
+from shoal.core.nodes import Node, NodeId
+from shoal.core.plans import ScalePlan
+from shoal.core.recovery import Budget, RecoverySettings
+from shoal.core.view import DecisionView, JobPhase, ResizeView
+from shoal.core.world import Notice, Rendezvous
+
+KEPT_DECISIONS = 200
+KEPT_RESIZES = 200
+KEPT_SPEED = 64
+
+
+# What was asked ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What the user asked for."""
+
+    name: str
+    uid: str
+    min_nodes: int
+    max_nodes: int
+    nproc: int = 1
+    """Training processes per node."""
+    node_unit: int = 1
+    max_restarts: int = 3
+    """Charged restarts per seat; 0 means none."""
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """How patient the master is. One frozen tree, built once and passed down."""
+
+    heartbeat: timedelta = timedelta(seconds=2)
+    suspect_after: timedelta = timedelta(seconds=10)
+    """How long a node may be silent or disconnected before it counts as gone. Five heartbeats: a machine that swaps
+    or a link that stalls is not dead."""
+    last_call: timedelta = timedelta(seconds=3)
+    broken_after: timedelta = timedelta(seconds=1)
+    """How long a world may stand still after members reported a closed connection while nobody is known to be gone."""
+    early_window: timedelta = timedelta(seconds=2)
+    """How long the first error before the first step is held back, to see whether every rank has it."""
+    pending_timeout: timedelta = timedelta(minutes=15)
+    """How long the job may have fewer nodes than its minimum."""
+    grace: timedelta = timedelta(seconds=15)
+    """From SIGTERM to SIGKILL, for processes that are stopped on purpose."""
+    end_slack: timedelta = timedelta(seconds=5)
+    """How much longer than the grace period the end of a job may take before everything is killed."""
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    hang: HangSettings = field(default_factory=HangSettings)
+
+    def __post_init__(self) -> None:
+        if self.suspect_after <= self.heartbeat:
+            raise ValueError(
+                f"suspect_after ({self.suspect_after}) must be longer than the heartbeat ({self.heartbeat})"
+            )
+
+
+# What is known -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeen:
+    """A training process in its agent's last heartbeat."""
+
+    local_rank: int
+    pid: int
+    stopped: bool
+    cpu: float
+    memory_bytes: int
+    step: int | None
+    collectives: int
+    busy: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was last heard of a live node's agent."""
+
+    connected: bool
+    at: datetime
+    pid: int | None = None
+    address: str = ""
+    suspect_until: datetime | None = None
+    """Its socket closed; when this has passed it is gone."""
+    processes: tuple[ProcessSeen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Training's progress."""
+
+    step: int | None = None
+    """The highest step reported so far."""
+    samples: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    at: datetime
+    """When a step was last gained; until then when the job started. Also set when a world begins or ends."""
+    speed: tuple[tuple[datetime, int], ...] = ()
+    """(time, step) of recent reports in this world."""
+    step_seconds: tuple[float, ...] = ()
+    steps_seen: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyErrors:
+    """User errors before the first step, held back to see whether every rank has the same one."""
+
+    until: datetime
+    failures: Mapping[NodeId, tuple[int, ProcessExit]]
+    """Of each node its first: (local rank, how it ended)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Everything the master knows about its job. Changed only by `handle`."""
+
+    spec: JobSpec
+    settings: JobSettings
+    target: int
+    """How many nodes are asked for."""
+    phase: JobPhase
+    reason: str
+    started: datetime
+    ended: datetime | None = None
+    ending: JobPhase | None = None
+    """How the job will have ended when its nodes have gone."""
+    end_by: datetime | None = None
+    nodes: Mapping[NodeId, Node] = field(default_factory=dict)
+    seen: Mapping[NodeId, Seen] = field(default_factory=dict)
+    """Of live nodes whose agent registered."""
+    rendezvous: Rendezvous
+    places: frozenset[NodeId] = frozenset()
+    """Nodes that are expected to join by themselves and have not; kept for the first world only."""
+    next_number: int = 0
+    sdk: bool = False
+    budgets: Mapping[int, Budget] = field(default_factory=dict)
+    """By seat."""
+    without_progress: int = 0
+    gain: Gain
+    early: EarlyErrors | None = None
+    peer_closed: datetime | None = None
+    """When a member of the running world first reported a closed connection."""
+    short_since: datetime | None = None
+    """Since when the job has had fewer nodes than its minimum."""
+    hanging: frozenset[tuple[NodeId, int, int]] = frozenset()
+    """(node, incarnation, local rank) of processes that were told to die because they hang."""
+    hang_warned: int | None = None
+    """The generation for which a hang without culprit was reported."""
+    why: str = "the job starts"
+    """Why the next world is being formed."""
+    resizes: tuple[ResizeView, ...] = ()
+    decisions: tuple[DecisionView, ...] = ()
+    error: str | None = None
+
+
+# What can happen -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentJoined:
+    """An agent shook hands; `admit` has answered it."""
+
+    node: NodeId
+    incarnation: int
+    generation: int
+    pid: int
+    host: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDisconnected:
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeExited:
+    """The platform says that the node ended."""
+
+    node: NodeId
+    exit: ProcessExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSeen:
+    node: NodeId
+    incarnation: int
+    processes: tuple[ProcessSeen, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReady:
+    node: NodeId
+    incarnation: int
+    steps: tuple[int | None, ...]
+    sdk: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAcked:
+    node: NodeId
+    incarnation: int
+    generation: int
+    store: Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFinished:
+    node: NodeId
+    incarnation: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLost:
+    """A member saw a connection to some peer of its world end."""
+
+    node: NodeId
+    incarnation: int
+    generation: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessExited:
+    node: NodeId
+    incarnation: int
+    local_rank: int
+    exit: ProcessExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSucceeded:
+    node: NodeId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLeft:
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGained:
+    node: NodeId
+    incarnation: int
+    generation: int
+    step: int
+    samples: int | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeTold:
+    node: NodeId
+    generation: int
+    drain: float
+    rendezvous: float
+    restore: float
+    first_step: float
+    lost_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleAsked:
+    """Checked by `refusal` before."""
+
+    count: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAsked:
+    reason: str
+    grace: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Time passed; see `deadline`."""
+
+
+NodeEvent = (
+    AgentJoined
+    | AgentDisconnected
+    | NodeExited
+    | HeartbeatSeen
+    | NodeReady
+    | NodeAcked
+    | NodeFinished
+    | PeerLost
+    | ProcessExited
+    | NodeSucceeded
+    | NodeLeft
+    | StepGained
+    | ResizeTold
+)
+
+Event = NodeEvent | ScaleAsked | StopAsked | Ticked
+
+
+# What can be done ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartNode:
+    incarnation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillProcesses:
+    incarnation: int
+    local_ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpStacks:
+    incarnation: int
+    local_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveNode:
+    reason: str
+    grace: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopNode:
+    reason: str
+    grace: timedelta
+
+
+Command = Notice | RestartNode | KillProcesses | DumpStacks | LeaveNode | StopNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Send the same command to these nodes. One that is not connected hears it when it comes back."""
+
+    to: tuple[NodeId, ...]
+    what: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Close the node's connection and let it in no more."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    plan: ScalePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The job is over: whatever still runs may be killed."""
+
+
+Effect = Tell | Fence | Scale | End
