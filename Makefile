@@ -2,7 +2,8 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow check bench bench-quick sim format constraints clean
+.PHONY: help demo test test-slow bench bench-quick sim format constraints clean
+.PHONY: check check-format check-lint check-types check-imports check-core
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -27,11 +28,18 @@ test-slow: $(READY) ## The slow tier alone
 	@$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
 
 check: $(READY) ## Format, lint, types, import directions, core tests (< 60 s)
+	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-core
+
+check-format: $(READY)
 	$(BIN)/ruff format --check --quiet
+check-lint: $(READY)
 	$(BIN)/ruff check --quiet
+check-types: $(READY)
 	$(BIN)/mypy --strict src
+check-imports: $(READY)
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest --quiet tests/core tests/house $(PYTEST_FLAGS)
+check-core: $(READY)
+	$(BIN)/python -m pytest --quiet -m "not slow" tests/core tests/house $(PYTEST_FLAGS)
 
 bench: $(READY) sim ## All benchmarks in full, and the simulated schedules
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -6,6 +6,7 @@ count, and `--no-skips` (CI) turns any skip into a failure, so that nothing stop
 
 import os
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -24,7 +25,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, None, None]:
+    yield  # after pytest's own summary, before its closing line
     skips = _skips(config)
     if not skips:
         return
