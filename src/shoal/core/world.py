@@ -353,6 +353,17 @@ def broken(r: Rendezvous, generation: int, *, now: datetime, reason: str) -> Ste
     return _settled(r, now, notices)
 
 
+def superseded(r: Rendezvous, *, now: datetime) -> Step:
+    """The running world turned out to be one of agents only: its training processes ask for a world themselves.
+
+    Nobody is interrupted. Each member is on its way to the next world, as if it had just been launched.
+    """
+    if r.committed is None or r.pending is not None:
+        return r, ()
+    r = _put(r, *(replace(m, standing=Standing.EXPECTED, awaited=True) for m in _active(r)))
+    return _settled(replace(r, breaking=Break.INTERRUPT), now, ())
+
+
 def ticked(r: Rendezvous, *, now: datetime) -> Step:
     """Time passed; see `deadline`."""
     return _settled(r, now, ())

@@ -223,6 +223,8 @@ class Restart(Message, frozen=True, kw_only=True):
     """Start the node's dead processes again, as this incarnation. Live ones stay (SDK) or are replaced (plain)."""
 
     incarnation: int
+    sdk: bool = False
+    """The job is known to use the SDK: start the processes at once, do not wait for a world."""
     reason: str
 
 

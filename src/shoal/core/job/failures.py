@@ -131,7 +131,7 @@ def _count(turn: Turn, seat: int, budget: Budget, decision: Recovery) -> None:
 def _restart_processes(turn: Turn, node: Node, reason: str) -> None:
     incarnation = node.incarnation + 1
     turn.put(replace(node, incarnation=incarnation))
-    turn.tell(RestartNode(incarnation=incarnation, reason=reason), node.id)
+    turn.tell(RestartNode(incarnation=incarnation, sdk=turn.job.sdk, reason=reason), node.id)
     # Plain scripts restart everywhere, so this node is back as soon as the others; so is everybody in the first round.
     awaited = not turn.job.sdk or turn.job.rendezvous.committed is None
     turn.follow(world.dropped(turn.job.rendezvous, node.id, incarnation, awaited=awaited, now=turn.now, reason=reason))

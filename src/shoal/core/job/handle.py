@@ -188,12 +188,8 @@ def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
             _resized(turn, event)
         case _ if event.incarnation != node.incarnation:
             return
-        case NodeReady(steps=steps, sdk=sdk):
-            if sdk and not turn.job.sdk:
-                turn.job = replace(turn.job, sdk=True, why="the training processes use the SDK")
-            seen = turn.job.seen.get(node.id)
-            address = seen.address if seen is not None else ""
-            turn.follow(world.ready(r, node.id, node.incarnation, address=address, steps=steps, now=now))
+        case NodeReady():
+            _ready(turn, event, node)
         case NodeAcked(generation=generation, store=store):
             turn.follow(world.acked(r, node.id, node.incarnation, generation, store=store, now=now))
         case NodeFinished(generation=generation):
@@ -224,7 +220,7 @@ def _joined(turn: Turn, event: AgentJoined, node: Node) -> None:
         Seen(connected=True, at=turn.now, pid=event.pid, address=event.address, processes=processes),
     )
     if event.incarnation < node.incarnation:
-        turn.tell(RestartNode(incarnation=node.incarnation, reason=node.reason), node.id)
+        turn.tell(RestartNode(incarnation=node.incarnation, sdk=turn.job.sdk, reason=node.reason), node.id)
     r = turn.job.rendezvous
     member = r.members.get(node.id)
     if member is None:
@@ -247,6 +243,21 @@ def _catch_up(turn: Turn, node: NodeId, generation: int) -> None:
         turn.tell(Pause(current, (node,), turn.job.why), node)
     elif r.breaking is Break.INTERRUPT:
         turn.tell(world.Interrupt(current, (node,), turn.job.why), node)
+
+
+def _ready(turn: Turn, event: NodeReady, node: Node) -> None:
+    if turn.job.sdk and not event.sdk:
+        # It does not know yet that this job's processes wait for worlds by themselves.
+        turn.tell(RestartNode(incarnation=node.incarnation, sdk=True, reason="the job uses the SDK"), node.id)
+        return
+    if event.sdk and not turn.job.sdk:
+        turn.job = replace(turn.job, sdk=True, why="the training processes use the SDK")
+        turn.follow(world.superseded(turn.job.rendezvous, now=turn.now))
+    seen = turn.job.seen.get(node.id)
+    address = seen.address if seen is not None else ""
+    turn.follow(
+        world.ready(turn.job.rendezvous, node.id, node.incarnation, address=address, steps=event.steps, now=turn.now)
+    )
 
 
 def _disconnected(turn: Turn, node: Node) -> None:

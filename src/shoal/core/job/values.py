@@ -315,6 +315,7 @@ Event = NodeEvent | ScaleAsked | StopAsked | Ticked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartNode:
     incarnation: int
+    sdk: bool
     reason: str
 
 
