@@ -204,6 +204,8 @@ class Pause(Message, frozen=True, kw_only=True):
 
     generation: int
     reason: str
+    sdk: bool = False
+    """As `Welcome.sdk`: an agent that cannot know yet must not restart processes that come out by themselves."""
 
 
 class Interrupt(Message, frozen=True, kw_only=True):
@@ -211,6 +213,8 @@ class Interrupt(Message, frozen=True, kw_only=True):
 
     generation: int
     reason: str
+    sdk: bool = False
+    """As `Welcome.sdk`: an agent that cannot know yet must not restart processes that come out by themselves."""
 
 
 class Release(Message, frozen=True, kw_only=True):

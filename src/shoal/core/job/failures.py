@@ -21,6 +21,7 @@ from shoal.core.job.values import (
     Fence,
     Job,
     KillProcesses,
+    LeaveNode,
     ProcessExited,
     RestartNode,
     Scale,
@@ -108,9 +109,12 @@ def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost
             replace_node(turn, node, decision)
         case EndMember():
             ended_well = cause in (ExitCause.LEFT, ExitCause.SUCCEEDED)
+            if not node_lost:
+                turn.tell(LeaveNode(reason=decision.reason, grace=job.settings.grace), node.id)
             turn.job = replace(turn.job, target=max(turn.job.spec.min_nodes, turn.job.target - 1))
             _take_out(turn, node, NodeStatus.SUCCEEDED if ended_well else NodeStatus.FAILED, cause, decision.reason)
-            turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(node,), reason=decision.reason)))
+            plan = ScalePlan(remove_nodes=(turn.job.nodes[node.id],), reason=decision.reason)
+            turn.effects.append(Scale(plan=plan))
         case FailJob():
             fail(turn, decision.reason)
 

@@ -23,6 +23,7 @@ from shoal.core.job.values import (
     Job,
     JobSettings,
     JobSpec,
+    LeaveNode,
     NodeAcked,
     NodeEvent,
     NodeExited,
@@ -224,6 +225,7 @@ def _joined(turn: Turn, event: AgentJoined, node: Node) -> None:
     r = turn.job.rendezvous
     member = r.members.get(node.id)
     if member is None:
+        turn.tell(LeaveNode(reason=node.reason, grace=turn.job.settings.grace), node.id)
         return
     if r.pending is not None and member.standing in (Standing.PREPARED, Standing.ACKED):
         turn.tell(Prepare(r.pending), node.id)
@@ -239,6 +241,8 @@ def _catch_up(turn: Turn, node: NodeId, generation: int) -> None:
     if generation != current:
         reason = f"{node} missed the start of world {current}"
         turn.follow(world.broken(r, current, now=turn.now, reason=reason))
+    elif r.released:
+        turn.tell(world.Release(current, (node,)), node)
     elif r.breaking is Break.PAUSE:
         turn.tell(Pause(current, (node,), turn.job.why), node)
     elif r.breaking is Break.INTERRUPT:
@@ -288,7 +292,8 @@ def _ended_well(turn: Turn, node: Node, reason: str) -> None:
     turn.move(node.id, NodeStatus.SUCCEEDED, reason)
     turn.follow(world.completed(turn.job.rendezvous, node.id, now=turn.now))
     turn.say(f"{node.id}: {reason}")
-    turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(node,), reason=f"{node.id}: {reason}")))
+    plan = ScalePlan(remove_nodes=(turn.job.nodes[node.id],), reason=f"{node.id}: {reason}")
+    turn.effects.append(Scale(plan=plan))
 
 
 def _peer_lost(turn: Turn, event: PeerLost) -> None:

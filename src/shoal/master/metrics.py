@@ -1,0 +1,72 @@
+"""The master's Prometheus metrics: derived from the job's view and the events, kept in a registry of its own."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from shoal import __version__
+from shoal.core.exits import ExitCause, cause_of
+from shoal.core.job import Event, Job
+from shoal.core.job.values import NodeExited, ProcessExited, ResizeTold
+from shoal.core.view import JobPhase
+
+_PHASES = ("drain", "rendezvous", "restore", "first_step")
+_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+_CLASSES = {
+    ExitCause.HARDWARE: "hardware",
+    ExitCause.KILLED: "preemption",
+    ExitCause.OOM: "oom",
+    ExitCause.HANG: "hang",
+    ExitCause.USER_ERROR: "user",
+    ExitCause.DO_NOT_RESTART: "user",
+}
+
+
+class MasterMetrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        build = Gauge("shoal_build_info", "The version that runs.", ["version"], registry=self._registry)
+        build.labels(version=__version__).set(1)
+        self._state = Gauge("shoal_jobs", "Jobs by state; a master has one.", ["state"], registry=self._registry)
+        self._step = Gauge("shoal_step", "The last step that was reported.", registry=self._registry)
+        self._world = Gauge("shoal_world_size", "Training processes in the world.", registry=self._registry)
+        self._generation = Gauge("shoal_world_generation", "The world's generation.", registry=self._registry)
+        self._resizes = Counter("shoal_resizes", "Changes of world.", ["direction"], registry=self._registry)
+        self._phases = Histogram(
+            "shoal_resize_duration_seconds",
+            "What a change of world costs one process, by phase.",
+            ["phase"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._failures = Counter(
+            "shoal_member_failures", "Lost processes and nodes, by cause.", ["class"], registry=self._registry
+        )
+        self._lost_steps = Counter(
+            "shoal_lost_steps", "Steps that processes had begun and gave up.", registry=self._registry
+        )
+        self._lag = Gauge(
+            "shoal_event_loop_lag_seconds", "How late the last tick of the event loop was.", registry=self._registry
+        )
+
+    def observe(self, before: Job, event: Event, after: Job) -> None:
+        match event:
+            case ProcessExited(exit=exit) | NodeExited(exit=exit) if exit.code != 0:
+                self._failures.labels(_CLASSES.get(cause_of(exit), "unknown")).inc()
+            case ResizeTold():
+                for phase in _PHASES:
+                    self._phases.labels(phase).observe(getattr(event, phase))
+                self._lost_steps.inc(event.lost_steps)
+        for resize in after.resizes[len(before.resizes) :] if after.resizes is not before.resizes else ():
+            direction = "up" if resize.after > resize.before else "down" if resize.after < resize.before else "same"
+            self._resizes.labels(direction).inc()
+
+    def lag(self, seconds: float) -> None:
+        self._lag.set(seconds)
+
+    def text(self, job: Job) -> bytes:
+        for phase in JobPhase:
+            self._state.labels(phase).set(phase is job.phase)
+        committed = job.rendezvous.committed
+        self._step.set(job.gain.step or 0)
+        self._world.set(committed.size if committed else 0)
+        self._generation.set(committed.generation if committed else 0)
+        return generate_latest(self._registry)
