@@ -1,0 +1,66 @@
+"""Which addresses this machine has, which ports are free, at which address a peer reaches us. Nothing is ever sent."""
+
+import ipaddress
+import socket
+from contextlib import suppress
+
+from shoal.cli.torchrun import Address
+from shoal.core.errors import BadInput
+
+LOOPBACK = "127.0.0.1"
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not listened on
+
+
+def resolve(endpoint: Address) -> tuple[tuple[int, str], ...]:
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        raise BadInput(f"{endpoint}: the host cannot be resolved: {exc}") from exc
+    return tuple(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found))
+
+
+def is_loopback(host: str) -> bool:
+    """By number, or `localhost`. A machine's own name may resolve to loopback there and to something else elsewhere."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def port_in_use(listen: Address) -> bool:
+    """Somebody else has that port here. 0 is always free."""
+    return bool(listen.port) and any(
+        can_bind(*found, port=0) and not can_bind(*found, port=listen.port or 0) for found in resolve(listen)
+    )
+
+
+def can_bind(family: int, address: str, *, port: int) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def resolves_to_loopback(address: Address) -> bool:
+    return any(is_loopback(found) for _, found in resolve(address))
+
+
+def reachable(listen_host: str) -> str:
+    """At which address others reach what listens on `listen_host` here."""
+    if listen_host not in WILDCARDS:
+        return listen_host
+    return towards(Address(host="192.0.2.1", port=9))  # a documentation address: names the default route's interface
+
+
+def towards(peer: Address) -> str:
+    """Our own address on the way to `peer`. Nothing is sent: connecting a datagram socket only picks the route."""
+    for family, address in resolve(peer):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, peer.port or 9))
+            return str(probe.getsockname()[0])
+    return LOOPBACK

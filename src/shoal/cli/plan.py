@@ -1,0 +1,136 @@
+"""What `shoal run` starts, as values: the job, its patience, its places on this machine, its nodes' settings. Pure."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from shoal.agent.settings import AgentSettings, ReconnectSettings, Streams
+from shoal.cli import devices
+from shoal.cli.devices import Share
+from shoal.cli.invocation import Alone, HostEndpoint
+from shoal.cli.torchrun import Address, RunOptions, Std
+from shoal.core.hang import HangSettings
+from shoal.core.job import JobSettings, JobSpec
+
+OWNER_WAIT = 60.0
+"""Seconds a node waits for the owner of its endpoint to appear, as long as an agent waits for its master."""
+NEVER = timedelta(days=36500)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A job to be hosted here."""
+
+    spec: JobSpec
+    settings: JobSettings
+    shares: tuple[Share, ...]
+    """What each place on this machine has; a node's seat chooses."""
+    nodes: int
+    """Local nodes to start now."""
+    awaited_joins: int
+    """Nodes of other invocations that the first world waits for."""
+
+
+def plan(
+    what: Alone | HostEndpoint, options: RunOptions, *, name: str, uid: str, machine: devices.Machine, python: str
+) -> Plan:
+    nodes = what.agents if isinstance(what, Alone) else 1
+    seats = options.max_nodes if isinstance(what, Alone) else 1
+    shares = devices.split(machine, nproc=options.nproc, nodes=nodes, seats=seats)
+    assert options.program is not None
+    spec = JobSpec(
+        name=name,
+        uid=uid,
+        min_nodes=options.min_nodes,
+        max_nodes=options.max_nodes,
+        nproc=shares[0].nproc,
+        node_unit=options.node_unit,
+        max_restarts=options.max_restarts,
+        command=options.program.command(python),
+    )
+    awaited = max(0, options.min_nodes - nodes) if isinstance(what, Alone) else options.max_nodes - nodes
+    return Plan(spec=spec, settings=job_settings(options), shares=shares, nodes=nodes, awaited_joins=awaited)
+
+
+def job_settings(options: RunOptions) -> JobSettings:
+    settings = JobSettings(
+        last_call=timedelta(seconds=options.last_call),
+        grace=timedelta(seconds=options.grace),
+        hang=HangSettings(timeout=_hang_timeout(options.hang_timeout)),
+    )
+    if options.pending_timeout is None:
+        return settings
+    return replace(settings, pending_timeout=timedelta(seconds=options.pending_timeout))
+
+
+def _hang_timeout(seconds: float | None) -> timedelta | None:
+    if seconds is None:
+        return None
+    return timedelta(seconds=seconds) if seconds else NEVER
+
+
+def node_settings(
+    options: RunOptions,
+    *,
+    job: str,
+    nproc: int,
+    master: str,
+    token: str,
+    fingerprint: str | None,
+    address: str,
+    log_dir: Path | None,
+    python: str,
+    host: str,
+    environment: Mapping[str, str],
+) -> AgentSettings:
+    """The settings that all nodes of this invocation share. The name of a node and its command come later."""
+    hidden = {rank: options.redirects.of(rank) & ~options.tee.of(rank) & Std.ALL for rank in range(nproc)}
+    return AgentSettings(
+        master=re.sub(r"^http", "ws", master),
+        token=token,
+        fingerprint=fingerprint,
+        job=job,
+        slots=nproc,
+        command=options.program.command(python) if options.program is not None else (),
+        python=python,
+        environment=environment,
+        host=host,
+        address=address,
+        role=options.role,
+        run_id=options.run_id if options.run_id != "none" else job,
+        log_dir=log_dir,
+        redirects={rank: Streams(int(std)) for rank, std in hidden.items()} if any(hidden.values()) else None,
+        tee={rank: Streams.BOTH & ~Streams(int(std)) for rank, std in hidden.items()} if any(hidden.values()) else None,
+        console_ranks=options.local_ranks,
+        grace=options.grace,
+        signals=options.signals,
+        reconnect=ReconnectSettings(master_timeout=options.pending_timeout or OWNER_WAIT),
+    )
+
+
+def default_name(stem: str, suffix: str) -> str:
+    """`train-3fa2` from the script's name: what a directory and a label can be."""
+    slug = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:30].strip("-")
+    return f"{slug or 'job'}-{suffix}"
+
+
+def endpoint_name(options: RunOptions) -> str:
+    """The name that all invocations at one endpoint come to by themselves: from `--name` or `--rdzv-id`."""
+    if options.name is not None:
+        return options.name
+    run_id = options.run_id if options.run_id != "none" else ""
+    assert options.endpoint is not None
+    return default_name(run_id or "job", str(options.endpoint.port))
+
+
+def join_lines(master: Address, *, fingerprint: str, token_file: str, nproc: int) -> tuple[str, ...]:
+    """What to type elsewhere. The token is in a file, never in the line."""
+    size = f" --nproc-per-node {nproc}" if nproc != 1 else ""
+    return (
+        "to join from another machine or shell:",
+        f"  SHOAL_TOKEN=$(cat {shlex.quote(token_file)}) shoal run --join {master} --fingerprint {fingerprint}{size}",
+        "  (elsewhere: copy that file there first, readable by you only, and give it with --token-file)",
+    )
