@@ -204,8 +204,6 @@ class Pause(Message, frozen=True, kw_only=True):
 
     generation: int
     reason: str
-    sdk: bool = False
-    """As `Welcome.sdk`: an agent that cannot know yet must not restart processes that come out by themselves."""
 
 
 class Interrupt(Message, frozen=True, kw_only=True):
@@ -213,8 +211,6 @@ class Interrupt(Message, frozen=True, kw_only=True):
 
     generation: int
     reason: str
-    sdk: bool = False
-    """As `Welcome.sdk`: an agent that cannot know yet must not restart processes that come out by themselves."""
 
 
 class Release(Message, frozen=True, kw_only=True):

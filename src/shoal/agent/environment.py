@@ -1,0 +1,74 @@
+"""The environment of a training process: torchrun's variables, and ours under one prefix. Pure."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from shoal.agent.node import PLAIN_STORE
+from shoal.agent.settings import SECRETS, AgentSettings
+from shoal.core.nodes import NodeId
+from shoal.core.world import World
+from shoal.wire.local import SOCKET_VARIABLE
+
+
+def environment(
+    settings: AgentSettings,
+    *,
+    node: str,
+    incarnation: int,
+    local_rank: int,
+    max_restarts: int,
+    socket: Path,
+    error_file: Path,
+    world: World | None,
+    store: Mapping[str, bytes],
+) -> dict[str, str]:
+    """All variables of one process. Without a world (it will be given one by the SDK) there are no ranks yet."""
+    variables = {name: value for name, value in settings.environment.items() if name not in SECRETS}
+    variables.setdefault("PYTHONUNBUFFERED", "1")
+    variables.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    threads = settings.omp_threads or (1 if settings.slots > 1 else None)
+    if threads is not None:
+        variables.setdefault("OMP_NUM_THREADS", str(threads))
+    if settings.gpus is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(settings.gpus)
+    variables |= {
+        SOCKET_VARIABLE: str(socket),
+        "SHOAL_JOB": settings.job,
+        "SHOAL_NODE": node,
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(settings.slots),
+        "ROLE_NAME": settings.role,
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "TORCHELASTIC_RUN_ID": settings.run_id or settings.job,
+        "TORCHELASTIC_ERROR_FILE": str(error_file),
+        "TORCHELASTIC_RESTART_COUNT": str(incarnation - 1),
+    }
+    if world is not None:
+        variables |= _of_world(world, node, local_rank, store)
+    return variables
+
+
+def _of_world(world: World, node: str, local_rank: int, store: Mapping[str, bytes]) -> dict[str, str]:
+    member = world.member(NodeId(node))
+    assert member is not None
+    rank, size = str(member.base_rank + local_rank), str(world.size)
+    variables = {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "GROUP_RANK": str(world.members.index(member)),
+        "GROUP_WORLD_SIZE": str(len(world.members)),
+        # The same on all nodes: older torch puts it into the store's keys. A script that asks whether it is the
+        # first start gets the right answer after a resize too.
+        "TORCHELASTIC_RESTART_COUNT": str(world.generation - 1),
+    }
+    if PLAIN_STORE in store:
+        host, _, port = store[PLAIN_STORE].decode().rpartition(":")
+        variables |= {"MASTER_ADDR": host, "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return variables
+
+
+def arguments(command: tuple[str, ...], local_rank: int) -> list[str]:
+    """The command of one process; torchrun's one macro is filled in."""
+    return [word.replace("${local_rank}", str(local_rank)) for word in command]

@@ -1,0 +1,220 @@
+"""What training processes print: whole and raw into files, line by line and prefixed onto the console.
+
+Nothing here may ever hold training up. Pipes are emptied as soon as something is in them; a disk that is full
+costs the file, a console that is closed or does not read costs its lines, each said once.
+"""
+
+import asyncio
+import os
+import re
+import select
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+LONGEST_LINE = 64 * 1024
+"""Bytes after which a line is shown in pieces."""
+TAIL = 16 * 1024
+"""Bytes of the end of a stream that are kept, to tell why a process failed."""
+_AT_ONCE = 4096
+"""PIPE_BUF: what a pipe that is ready takes without blocking."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|.)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(line: bytes) -> str:
+    """A line that a terminal shows and does not obey."""
+    return _CONTROL.sub("", _ESCAPE.sub("", line.decode("utf-8", "replace")))
+
+
+class Lines:
+    """Cuts a stream into lines. A carriage return ends one too: that is how progress bars speak."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        text = self._rest + data
+        lines, start = [], 0
+        for end in _LINE_END.finditer(text):
+            if end.start() > start or end.group() != b"\r":
+                lines.append(text[start : end.start()])
+            start = end.end()
+        while len(text) - start >= LONGEST_LINE:
+            lines.append(text[start : start + LONGEST_LINE])
+            start += LONGEST_LINE
+        self._rest = text[start:]
+        return lines
+
+    def end(self) -> list[bytes]:
+        rest, self._rest = self._rest.rstrip(b"\r"), b""
+        return [rest] if rest else []
+
+
+class Console:
+    """The agent's own stdout or stderr. Never blocks: what it cannot take yet waits, bounded."""
+
+    def __init__(self, fd: int, *, limit: int = 1024 * 1024) -> None:
+        self._fd = fd
+        self._limit = limit
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._dropped = 0
+        self._writing = False
+        self._closed = False
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def line(self, text: str) -> None:
+        if self._closed:
+            return
+        if self._size > self._limit:
+            self._dropped += 1
+            return
+        if self._dropped:
+            text = f"[shoal] {self._dropped} lines are not shown: the console was too slow\n{text}"
+            self._dropped = 0
+        self._add(text.encode("utf-8", "replace") + b"\n")
+        if not self._writing:
+            self._write()
+
+    async def flush(self, seconds: float) -> None:
+        """Give a slow console this long for what still waits."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
+        except TimeoutError:
+            pass  # it has had its chance
+        self._stop()
+
+    def _add(self, data: bytes) -> None:
+        for start in range(0, len(data), _AT_ONCE):
+            self._waiting.append(data[start : start + _AT_ONCE])
+        self._size += len(data)
+        self._drained.clear()
+
+    def _write(self) -> None:
+        try:
+            while self._waiting:
+                if not _takes(self._fd):
+                    self._wait()
+                    return
+                written = os.write(self._fd, self._waiting[0])
+                self._size -= written
+                self._waiting[0] = self._waiting[0][written:]
+                if not self._waiting[0]:
+                    self._waiting.popleft()
+        except BlockingIOError:
+            self._wait()
+            return
+        except OSError:  # closed: nobody is left to be told
+            self._closed = True
+            self._waiting.clear()
+        self._stop()
+
+    def _wait(self) -> None:
+        if not self._writing:
+            self._writing = True
+            asyncio.get_running_loop().add_writer(self._fd, self._write)
+
+    def _stop(self) -> None:
+        if self._writing:
+            self._writing = False
+            asyncio.get_running_loop().remove_writer(self._fd)
+        self._drained.set()
+
+
+def _takes(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
+class LogFile:
+    """A file that is written as long as it can be."""
+
+    def __init__(self, path: Path, *, failed: Callable[[str], None]) -> None:
+        self._path = path
+        self._failed = failed
+        self._fd: int | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as exc:
+            failed(f"cannot write {path}: {exc.strerror}; training goes on without this log")
+
+    def write(self, data: bytes) -> None:
+        if self._fd is None:
+            return
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as exc:
+            self.close()
+            self._failed(f"cannot write {self._path}: {exc.strerror}; training goes on without this log")
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class Stream:
+    """One output pipe of one process: read at once, copied to a file and shown line by line."""
+
+    def __init__(self, fd: int, *, file: LogFile | None, show: Callable[[str], None] | None) -> None:
+        self._fd = fd
+        self._file = file
+        self._show = show
+        self._lines = Lines()
+        self._open = True
+        self._tail = bytearray()
+        os.set_blocking(fd, False)
+        asyncio.get_running_loop().add_reader(fd, self._readable)
+
+    @property
+    def tail(self) -> bytes:
+        """The last of what was printed."""
+        return bytes(self._tail[-TAIL:])
+
+    def finish(self) -> None:
+        """The process has ended: take what is still in the pipe, and wait for nobody who inherited its other end."""
+        for _ in range(64):  # a pipe holds at most a megabyte
+            if not self._readable():
+                break
+        self._close()
+
+    def _readable(self) -> bool:
+        if not self._open:
+            return False
+        try:
+            data = os.read(self._fd, 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close()
+            return False
+        self._tail += data
+        if len(self._tail) > 4 * TAIL:
+            del self._tail[:-TAIL]
+        if self._file is not None:
+            self._file.write(data)
+        if self._show is not None:
+            for line in self._lines.feed(data):
+                self._show(printable(line))
+        return True
+
+    def _close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+        if self._show is not None:
+            for line in self._lines.end():
+                self._show(printable(line))
+        if self._file is not None:
+            self._file.close()
