@@ -80,7 +80,7 @@ def loaded_by(module: str) -> frozenset[str]:
 HEAVY = frozenset({"aiohttp", "cryptography", "kubernetes", "numpy", "prometheus_client", "rich", "torch", "typer"})
 
 
-@pytest.mark.parametrize("module", ["shoal", "shoal.api", "shoal.core", "shoal.trainer"])
+@pytest.mark.parametrize("module", ["shoal", "shoal.core", "shoal.trainer"])
 def test_what_users_import_is_light(module: str) -> None:
     assert not loaded_by(module) & HEAVY
 

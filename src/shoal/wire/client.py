@@ -55,24 +55,24 @@ async def connect(
     Raises `Refused` when the master does not want us (final), `Disconnected` when it cannot be reached now.
     """
     session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), trust_env=False)
-    try:
-        async with asyncio.timeout(timeout):
-            socket = await _open(session, url, token, fingerprint)
-            await socket.send_bytes(encode(hello))
-            answer = await _receive(socket)
+    async with contextlib.AsyncExitStack() as unless_welcome:
+        unless_welcome.push_async_callback(session.close)
+        try:
+            async with asyncio.timeout(timeout):
+                socket = await _open(session, url, token, fingerprint)
+                unless_welcome.push_async_callback(socket.close)
+                await socket.send_bytes(encode(hello))
+                answer = await _receive(socket)
+        except TimeoutError as exc:
+            raise Disconnected(f"master at {url} did not answer within {timeout:g} s") from exc
         if isinstance(answer, Refuse):
             raise Refused(answer.reason)
         if not isinstance(answer, Welcome):
             raise ProtocolError(f"master at {url}: wanted Welcome, got {type(answer).__name__}")
         if answer.protocol != PROTOCOL:
             raise Refused(f"master at {url} speaks protocol {answer.protocol}, this agent {PROTOCOL}")
+        unless_welcome.pop_all()
         return Connection(session, socket, answer)
-    except TimeoutError as exc:
-        await session.close()
-        raise Disconnected(f"master at {url} did not answer within {timeout:g} s") from exc
-    except BaseException:
-        await session.close()
-        raise
 
 
 async def _open(

@@ -46,7 +46,7 @@ class JobKeys:
 def token_uid(token: str) -> str:
     """The uid of the job that a token is for. Says nothing about whether it is genuine."""
     try:
-        raw = base64.urlsafe_b64decode(token.strip().encode())
+        raw = base64.b64decode(token.strip(), altchars=b"-_", validate=True)
         return raw[:-_MAC_BYTES].decode()
-    except (binascii.Error, UnicodeError) as exc:
+    except (binascii.Error, ValueError) as exc:
         raise BadInput("that is not a token of Shoal: it should be one line of base64 text") from exc
