@@ -1,0 +1,11 @@
+"""The training process's side of a job, without any framework.
+
+A `Session` is the process's tie to its agent: what the agent has said so far stands in its `Inbox`, and everything that
+has to wait (for a world, for a collective, for the end) waits on that inbox's one condition. `shoal.torch` builds on
+it. Importing this package imports no framework.
+"""
+
+from shoal.trainer.inbox import Inbox, WorldChanged
+from shoal.trainer.session import Session
+
+__all__ = ["Inbox", "Session", "WorldChanged"]

@@ -1,0 +1,120 @@
+"""This process as a member of the job: its session with the agent, and the world it is in.
+
+`enter` brings it into the next world and gives it the source's state, `leave` takes it out of one that is over,
+`finish` waits for the others at the end. Without an agent it is the only member of a world that never changes.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shoal.core.world import World
+from shoal.torch.forming import enter_world
+from shoal.torch.group import Group
+from shoal.torch.takeover import give, take
+from shoal.trainer.inbox import Inbox
+from shoal.trainer.phases import Change, resized
+from shoal.trainer.session import Session
+from shoal.wire.local import Report
+
+if TYPE_CHECKING:
+    from shoal.torch.state import State
+
+
+class Member:
+    def __init__(self, state: "State", environ: Mapping[str, str]) -> None:
+        self._state = state
+        self._inbox = Inbox()
+        self._holds_state = False
+        """It has the job's state in memory: it was in a world and took it over, or gave it."""
+        self._change: Change | None = None
+        self._old: list[Group] = []
+        self.group: Group | None = None
+        self.world: World | None = None
+        self.busy: str | None = None
+        self.session = Session.from_environment(environ, inbox=self._inbox, progress=self._report)
+        self.max_workers = 1 if self.session is None else self.session.attached.max_workers
+
+    @property
+    def is_source(self) -> bool:
+        return self.group is None or self.world is None or self.group.rank == self.world.source
+
+    def enter(self) -> Group:
+        """Come back in the next world, with the source's state. Raises `WorldChanged` if it ends before that."""
+        if self.session is None:
+            self.group = Group(generation=1, rank=0, size=1, inbox=self._inbox, device=self._state.device)
+            return self.group
+        step = self._state.step if self._holds_state else None
+        after = 0 if self.world is None else self.world.generation
+        self.world, self.group = enter_world(self.session, step=step, after=after, device=self._state.device)
+        self._mark(formed=time.monotonic())
+        self._take_over(self.world, self.group)
+        self._holds_state = True
+        self._mark(restored=time.monotonic())
+        while self._old:  # everybody has come out of the old worlds by now
+            self._old.pop().bury()
+        return self.group
+
+    def leave(self, *, lost_steps: int) -> None:
+        """The world is over. Its group is kept until the next one stands: closing its connections now could fail a
+        collective that a slower member is just completing."""
+        now = time.monotonic()
+        if self.group is not None:
+            self._old.append(self.group)
+            self.group = None
+        if self._change is not None:
+            self._change = self._change.broken_again(lost_steps=lost_steps)
+        else:
+            self._change = Change(noticed=self._inbox.noticed_at or now, stopped=now, lost_steps=lost_steps)
+
+    def stepped(self) -> None:
+        """A step was committed; the first one in a new world ends the change that led to it."""
+        if self._change is not None and self.session is not None and self.group is not None:
+            group, change, self._change = self.group, self._change, None
+            report = resized(change, generation=group.generation, rank=group.rank, now=time.monotonic())
+            self.session.resized(report)
+
+    def finish(self) -> None:
+        """The training function is through. Raises `WorldChanged` if the others need this member once more."""
+        if self.session is not None and self.group is not None:
+            self.session.finish(self.group.generation)
+
+    @contextmanager
+    def busy_with(self, what: str) -> Iterator[None]:
+        before, self.busy = self.busy, what
+        try:
+            yield
+        finally:
+            self.busy = before
+
+    def _take_over(self, world: World, group: Group) -> None:
+        state = self._state
+        if group.size == 1:
+            return
+        if group.rank == world.source:
+            give(group, state.everything() if world.transfer else state.essentials())
+        else:
+            state.adopt(take(group, world.source, signature=state.signature(self.max_workers)))
+
+    def _mark(self, *, formed: float | None = None, restored: float | None = None) -> None:
+        if self._change is not None:
+            self._change = replace(
+                self._change, formed=formed or self._change.formed, restored=restored or self._change.restored
+            )
+
+    def _report(self) -> Report | None:
+        """In the link's thread: read each thing once, write nothing."""
+        group, state = self.group, self._state
+        if group is None:
+            return None
+        return Report(
+            generation=group.generation,
+            rank=group.rank,
+            step=state.step,
+            collectives=group.entered,
+            busy=self.busy,
+            samples=state.samples_done,
+            metrics=dict(state.metrics),
+        )

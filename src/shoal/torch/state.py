@@ -1,0 +1,331 @@
+"""The state of a training job: what every member must hold alike, and the steps that change it.
+
+A `State` knows the model, the optimizer, the scheduler, the number of committed steps and any loop attributes given by
+keyword (`State(..., epoch=0)` makes `state.epoch`). A step begins at `micro_batches()` and ends at `commit()`. The
+world changes only where a step begins, or inside a collective. Loop attributes count as they were when the step
+began or was committed: a step that is given up puts them back.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from shoal.core.errors import BadInput
+from shoal.torch import tree
+from shoal.torch.member import Member
+from shoal.torch.norms import Norms
+from shoal.torch.reducer import BUCKET_BYTES, Reducer
+from shoal.torch.stepping import Buffers, MicroBatch, Stepper
+from shoal.trainer.inbox import WorldChanged
+
+
+class State:
+    """What all workers hold alike. Made once, before the training function is called.
+
+    `micro_batches`: how many a step has, over all workers: a number, None for the job's maximum of workers (so the
+    global batch is fixed), or "world" for one per worker (so it follows the world's size). `metrics`: the names that
+    `micro.record` takes. `on_resize`: called with the state after each entry into a world.
+    """
+
+    __slots__ = (
+        "_bucket_bytes",
+        "_buffers",
+        "_committed",
+        "_loop",
+        "_member",
+        "_micro_batch_size",
+        "_micro_batches",
+        "_names",
+        "_norms",
+        "_on_resize",
+        "_overlap",
+        "_reducer",
+        "_seed",
+        "_stepper",
+        "metrics",
+        "model",
+        "optimizer",
+        "scheduler",
+        "step",
+    )
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: LRScheduler | None = None,
+        step: int = 0,
+        micro_batch_size: int | None = None,
+        micro_batches: int | Literal["world"] | None = None,
+        seed: int = 0,
+        metrics: tuple[str, ...] = ("loss",),
+        overlap: bool = True,
+        bucket_bytes: int = BUCKET_BYTES,
+        on_resize: "Callable[[State], None] | None" = None,
+        **loop: Any,
+    ) -> None:
+        object.__setattr__(self, "_loop", {})
+        taken = sorted(name for name in loop if hasattr(type(self), name))
+        if taken:
+            raise BadInput(f"State: {taken[0]!r} is a name of the state's own and cannot be a loop attribute")
+        if isinstance(micro_batches, int) and micro_batches < 1:
+            raise BadInput(f"State: micro_batches must be at least 1, got {micro_batches}")
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.step = step
+        """How many steps are committed."""
+        self.metrics: Mapping[str, float] = {}
+        """The last committed step's means over its micro-batches."""
+        self._micro_batch_size, self._micro_batches, self._seed = micro_batch_size, micro_batches, seed
+        self._names, self._on_resize = tuple(metrics), on_resize
+        self._overlap, self._bucket_bytes = overlap, bucket_bytes
+        self._norms = Norms(model)
+        self._buffers = Buffers(model, self._norms)
+        self._reducer: Reducer | None = None
+        self._stepper: Stepper | None = None
+        self._member: Member | None = None
+        self._loop.update(loop)
+        self._committed = self._copied_loop()
+        tree.pack(self.everything(), "state")  # what cannot be sent is told now, not at the first change of world
+
+    def __getattr__(self, name: str) -> Any:
+        loop: dict[str, Any] = object.__getattribute__(self, "_loop")
+        if name in loop:
+            return loop[name]
+        raise AttributeError(f"the state has no attribute {name!r}; give it one with State(..., {name}=...)")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        elif name in self._loop:
+            self._loop[name] = value
+        else:
+            raise AttributeError(f"the state has no attribute {name!r}; give it one with State(..., {name}=...)")
+
+    # Steps -----------------------------------------------------------------------------------------------
+
+    def micro_batches(self) -> Iterator[MicroBatch]:
+        """Begin a step: this worker's micro-batches of it. Do forward, backward and `record` for each."""
+        stepper = self._running("micro_batches()")
+        if stepper.under_way:
+            raise RuntimeError("micro_batches() again before commit(): finish the step, or take it back with restore()")
+        self._committed = self._copied_loop()
+        stepper.group.raise_if_broken()
+        if stepper.pause_agreed:
+            raise WorldChanged("the members agreed to pause after the last step")
+        assert self._reducer is not None
+        if self._reducer.is_stale:
+            stepper = self._start_stepper(stepper.group, stepper.micro_batches)
+        stepper.begin()
+        yield from stepper.run(self.step)
+
+    def synchronize(self) -> None:
+        """Wait for the step's gradients: afterwards every `grad` is the mean over all micro-batches of all workers."""
+        stepper = self._running("synchronize()")
+        if not stepper.under_way:
+            raise RuntimeError("synchronize() outside a step: go through micro_batches() first")
+        stepper.synchronize()
+
+    def commit(self, *, update: bool = True) -> None:
+        """End the step: reduce, update the model, count the step. Gradients are zeroed when the next one begins.
+
+        With `update=False` the caller has done `optimizer.step()` (and the scheduler's) after `synchronize()`.
+        """
+        stepper = self._running("commit()")
+        if not stepper.under_way:
+            raise RuntimeError("commit() outside a step: go through micro_batches() first")
+        if not update and stepper.totals is None:
+            raise RuntimeError(
+                "commit(update=False): call synchronize() before optimizer.step(), or workers drift apart"
+            )
+        totals = stepper.synchronize()
+        committed = self._copied_loop()
+        if update:
+            self.optimizer.step()
+            if self.scheduler is not None:
+                self.scheduler.step()
+        stepper.commit()
+        self.step += 1
+        self.metrics = totals.metrics
+        self._committed = committed
+        assert self._member is not None
+        self._member.stepped()
+
+    def restore(self) -> None:
+        """Take the running step back: loop attributes and buffers as at its beginning, gradients zero."""
+        if self._stepper is not None and self._stepper.under_way:
+            self._stepper.synchronize()  # all members make the same collectives, also in a step taken back
+        self._put_back()
+
+    # Between steps ---------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        return 0 if self._stepper is None else self._stepper.group.rank
+
+    @property
+    def size(self) -> int:
+        return 1 if self._stepper is None else self._stepper.group.size
+
+    @property
+    def is_source(self) -> bool:
+        """This worker's state is the one that others would take: let it write files and logs."""
+        return self._member is None or self._member.is_source
+
+    @property
+    def samples_done(self) -> int | None:
+        """How many samples the committed steps had; None when the global batch is not a known, fixed number."""
+        if self._stepper is None or self._micro_batch_size is None or self._micro_batches == "world":
+            return None
+        return self.step * self._stepper.micro_batches * self._micro_batch_size
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """Sum the tensor over all workers, in place."""
+        return self._collective(tensor, lambda group, copy: group.start(copy), "all_reduce()")
+
+    def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
+        """Overwrite the tensor with that of rank `source`."""
+        return self._collective(tensor, lambda group, copy: group.broadcast(copy, source), "broadcast()")
+
+    def busy(self, what: str) -> AbstractContextManager[None]:
+        """`with state.busy("eval"):` this worker is not training; that it makes no steps is not taken for a hang."""
+        self._running("busy()")
+        assert self._member is not None
+        return self._member.busy_with(what)
+
+    # For `run` and the member ----------------------------------------------------------------------------
+
+    def join(self, environ: Mapping[str, str]) -> Member:
+        """Become a member of the job that the environment names."""
+        if self._member is not None:
+            raise RuntimeError("this state was trained already; a job has one training function")
+        self._member = Member(self, environ)
+        return self._member
+
+    def entered(self) -> None:
+        """The member is in a world and holds its state."""
+        assert self._member is not None
+        assert self._member.group is not None
+        group = self._member.group
+        self._start_stepper(
+            group, group.size if self._micro_batches == "world" else self._fixed(self._member.max_workers)
+        )
+        if self._on_resize is not None:
+            self._on_resize(self)
+
+    def left(self) -> int:
+        """The world is over; put back what an unfinished step changed. Returns how many steps were given up."""
+        lost = int(self._stepper is not None and self._stepper.under_way)
+        self._put_back()
+        self._stepper = None
+        return lost
+
+    def finished(self) -> None:
+        """The training function returned. If a pause is agreed there is a next world, which it has to see."""
+        if self._stepper is not None and self._stepper.pause_agreed:
+            raise WorldChanged("the members agreed to pause after the last step")
+
+    def essentials(self) -> dict[str, Any]:
+        """What may differ even between members that committed the same step."""
+        return {
+            "step": self.step,
+            "loop": self._committed,
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "buffers": self._buffers.tensors(),
+        }
+
+    def everything(self, max_workers: int = 1) -> dict[str, Any]:
+        max_workers = max_workers if self._member is None else self._member.max_workers
+        return self.essentials() | {
+            "signature": self.signature(max_workers),
+            "model": [t.detach() for _, t in self._tensors()],
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    def adopt(self, received: dict[str, Any]) -> None:
+        """Take over the source's `essentials` or `everything`. All of it is here: nothing can fail half-way."""
+        if "model" in received:
+            with torch.no_grad():
+                for (_, tensor), value in zip(self._tensors(), received["model"], strict=True):
+                    tensor.copy_(value)
+            self.optimizer.load_state_dict(tree.copied(received["optimizer"], "optimizer"))
+        else:
+            for tensor, value in zip(self._buffers.tensors(), received["buffers"], strict=True):
+                tensor.copy_(value)
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(received["scheduler"])
+        self.step = received["step"]
+        self._committed = tree.copied(received["loop"], "state")
+        self._put_back()
+
+    def signature(self, max_workers: int) -> list[str]:
+        """What must be the same on all members, in words."""
+        lines = [f"{name} of {tensor.dtype} {list(tensor.shape)}" for name, tensor in self._tensors()]
+        groups = [len(group["params"]) for group in self.optimizer.param_groups]
+        count = self._micro_batches if self._micro_batches == "world" else self._fixed(max_workers)
+        return [
+            *lines,
+            f"optimizer {type(self.optimizer).__name__} with groups of {groups} parameters",
+            f"scheduler {type(self.scheduler).__name__}",
+            f"micro_batches={count!r}, micro_batch_size={self._micro_batch_size}, seed={self._seed}",
+            f"metrics {list(self._names)}, loop attributes {sorted(self._loop)}",
+        ]
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.model.named_parameters():
+            yield f"parameter {name}", parameter
+        for name, buffer in self.model.named_buffers():
+            yield f"buffer {name}", buffer
+
+    def _fixed(self, max_workers: int) -> int:
+        return self._micro_batches if isinstance(self._micro_batches, int) else max_workers
+
+    def _start_stepper(self, group: Any, micro_batches: int) -> Stepper:
+        if self._reducer is None or self._reducer.is_stale:
+            if self._reducer is not None:
+                self._reducer.close()
+            self._reducer = Reducer(self.model.parameters(), overlap=self._overlap, bucket_bytes=self._bucket_bytes)
+        self._stepper = Stepper(
+            group=group,
+            micro_batches=micro_batches,
+            micro_batch_size=self._micro_batch_size,
+            seed=self._seed,
+            metrics=self._names,
+            reducer=self._reducer,
+            norms=self._norms,
+            buffers=self._buffers,
+        )
+        return self._stepper
+
+    def _running(self, what: str) -> Stepper:
+        if self._stepper is None:
+            raise RuntimeError(f"{what} works inside a function decorated with @run")
+        return self._stepper
+
+    def _copied_loop(self) -> dict[str, Any]:
+        return {name: tree.copied(value, f"state.{name}") for name, value in self._loop.items()}
+
+    def _put_back(self) -> None:
+        if self._stepper is not None and self._stepper.under_way:
+            self._stepper.give_up()
+        self._loop.update({name: tree.copied(value, f"state.{name}") for name, value in self._committed.items()})
+
+    def _collective(self, tensor: Tensor, begin: Callable[[Any, Tensor], None], what: str) -> Tensor:
+        """On a copy: should the collective be given up, it may still write into what it was given."""
+        group = self._running(what).group
+        group.raise_if_broken()
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        begin(group, copy)
+        group.drain()
+        with torch.no_grad():
+            tensor.copy_(copy)
+        return tensor

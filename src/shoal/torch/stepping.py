@@ -1,0 +1,164 @@
+"""One training step on one member: its micro-batches, the reduction, the update. And how a step is given up.
+
+    begin ──▶ micro-batches ──▶ synchronize ──▶ commit
+      ▲            │                 │
+      └────────────┴── WorldChanged ─┘   nothing written yet: buffers put back, the step is done again
+
+All waiting is in `synchronize`. Once it has returned, this member holds the complete gradients and may update; from the
+first parameter write to the end of `commit` nothing waits and nothing raises for a change of world.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from shoal.core.batch import block, sample_range
+from shoal.torch.group import Group
+from shoal.torch.norms import Norms
+from shoal.torch.reducer import Reducer
+from shoal.torch.tally import Tally, Totals
+from shoal.trainer.keyed import stream_seed
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """One logical micro-batch of a step: the same samples and the same random streams whoever computes it."""
+
+    step: int
+    index: int
+    """0..N-1 within the step."""
+    samples: range
+    """The numbers of its samples, counted from the job's beginning; empty without `micro_batch_size`."""
+    _tally: Tally = field(repr=False)
+
+    def record(self, **metrics: Tensor | float) -> None:
+        """Note metrics of this micro-batch; `state.metrics` has their means after the commit."""
+        self._tally.record(self.index, metrics)
+
+
+class Stepper:
+    """The mechanics of steps in one world. Made anew for each world; gradients and hooks are kept by its parts."""
+
+    def __init__(
+        self,
+        *,
+        group: Group,
+        micro_batches: int,
+        micro_batch_size: int | None,
+        seed: int,
+        metrics: tuple[str, ...],
+        reducer: Reducer,
+        norms: Norms,
+        buffers: "Buffers",
+    ) -> None:
+        self.group = group
+        self.micro_batches = micro_batches
+        self._size = micro_batch_size
+        self._seed = seed
+        self._block = block(micro_batches, group.size, group.rank)
+        self._reducer = reducer
+        self._norms = norms
+        self._buffers = buffers
+        self._tally = Tally(
+            params=len(reducer.params), metrics=metrics, micro_batches=micro_batches, norms=norms, device=group.device
+        )
+        self.under_way = False
+        """A step was begun and neither committed nor given up."""
+        self.totals: Totals | None = None
+        """What all members said in this step; None before `synchronize`."""
+        self.pause_agreed = False
+
+    def begin(self) -> None:
+        self._buffers.save()
+        self._reducer.begin(self.group)
+        self._tally.begin()
+        self.totals = None
+        self.under_way = True
+
+    def run(self, step: int) -> Iterator[MicroBatch]:
+        last = len(self._block) - 1
+        for position, index in enumerate(self._block):
+            seed_streams(stream_seed(self._seed, step, index))
+            if position == last:
+                self._reducer.expect_last()
+            with self._norms.micro_batch(position):
+                yield MicroBatch(step, index, self._samples(step, index), self._tally)
+
+    def synchronize(self) -> Totals:
+        if self.totals is None:
+            self._reducer.flush()
+            self._tally.fill(pause=self.group.is_pausing, used=self._reducer.used, block=self._block)
+            self.group.start(self._tally.vector)
+            self.group.drain()
+            self.totals = self._tally.read()
+            self._reducer.average(self.micro_batches, self.totals.unused)
+        return self.totals
+
+    def commit(self) -> None:
+        """The step is applied: bring in the normalisation statistics and close it."""
+        assert self.totals is not None
+        if self._norms.width:
+            self._norms.apply(self.totals.norms)
+        self.pause_agreed = self.totals.pause
+        self.under_way = False
+
+    def give_up(self) -> None:
+        """Undo what forward and backward changed."""
+        self._buffers.put_back()
+        if self.group.is_busy:
+            self._reducer.renew()
+        else:
+            self._reducer.zero()
+        self.under_way = False
+
+    def _samples(self, step: int, index: int) -> range:
+        if self._size is None:
+            return range(0)
+        return sample_range(step, index, micro_batches=self.micro_batches, size=self._size)
+
+
+class Buffers:
+    """A model's buffers other than BatchNorm's, as they were when the step began.
+
+    Only those that changed since they were last saved are copied: a constant mask costs nothing.
+    """
+
+    def __init__(self, model: nn.Module, norms: Norms) -> None:
+        self._all = [
+            (module, name)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and not norms.owns(buffer)
+        ]
+        self._saved: list[tuple[Tensor, int, Tensor]] = []
+
+    def tensors(self) -> list[Tensor]:
+        return [buffer for module, name in self._all if (buffer := module._buffers[name]) is not None]
+
+    def save(self) -> None:
+        for i, (module, name) in enumerate(self._all):
+            buffer = module._buffers[name]
+            assert buffer is not None
+            if i == len(self._saved):
+                self._saved.append((buffer, buffer._version, buffer.detach().clone()))
+            elif self._saved[i][0] is not buffer or self._saved[i][1] != buffer._version:
+                self._saved[i] = (buffer, buffer._version, buffer.detach().clone())
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for i, ((module, name), (buffer, version, copy)) in enumerate(
+                zip(self._all, list(self._saved), strict=False)
+            ):
+                if module._buffers[name] is not buffer or buffer._version != version:
+                    module._buffers[name] = buffer
+                    buffer.copy_(copy)
+                    self._saved[i] = (buffer, buffer._version, copy)
+
+
+def seed_streams(seed: int) -> None:
+    """Seed torch's default streams. Not `torch.manual_seed`, which visits every accelerator there could be."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(seed)

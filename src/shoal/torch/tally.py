@@ -1,0 +1,82 @@
+"""The small all-reduce that every step makes: one vector of float64, summed over the members.
+
+It carries whether somebody was asked to pause, which parameters got a gradient, and per micro-batch the recorded
+metrics and BatchNorm statistics. Each row of a micro-batch is filled by the one member that computed it and zero
+elsewhere, so its sum is exact and the same on every member.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.torch.norms import Norms
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What all members together said in one step."""
+
+    pause: bool
+    unused: tuple[int, ...]
+    """Parameters that nobody used."""
+    metrics: Mapping[str, float]
+    """Means over the micro-batches in which they were recorded, summed in logical order."""
+    norms: Tensor
+    """One row of BatchNorm statistics per micro-batch."""
+
+
+class Tally:
+    """The vector of one world, used again every step."""
+
+    def __init__(
+        self, *, params: int, metrics: Sequence[str], micro_batches: int, norms: Norms, device: torch.device
+    ) -> None:
+        self._params = params
+        self._metrics = {name: i for i, name in enumerate(metrics)}
+        self._micro_batches = micro_batches
+        self._norms = norms
+        self._head = 1 + params + 2 * micro_batches * len(self._metrics)
+        self.vector = torch.zeros(self._head + micro_batches * norms.width, dtype=torch.float64, device=device)
+        self._table = self.vector[self._head :].view(micro_batches, norms.width)
+        self._recorded: dict[tuple[int, int], Tensor | float] = {}
+
+    def begin(self) -> None:
+        self._recorded.clear()
+
+    def record(self, micro_batch: int, metrics: Mapping[str, Tensor | float]) -> None:
+        for name, value in metrics.items():
+            if name not in self._metrics:
+                known = ", ".join(repr(n) for n in (*self._metrics, name))
+                raise ValueError(f"metric {name!r} was not declared: make State(..., metrics=({known},))")
+            number = value.detach() if isinstance(value, Tensor) else value
+            self._recorded[micro_batch, self._metrics[name]] = number
+
+    def fill(self, *, pause: bool, used: bytearray, block: range) -> None:
+        """Write what this member has to say."""
+        columns = len(self._metrics)
+        values = [0.0] * (self._micro_batches * columns)
+        counts = [0.0] * (self._micro_batches * columns)
+        for (micro_batch, column), value in self._recorded.items():
+            values[micro_batch * columns + column] = float(value)
+            counts[micro_batch * columns + column] = 1.0
+        head = [1.0 if pause else 0.0, *used, *values, *counts]
+        self.vector[: self._head] = torch.tensor(head, dtype=torch.float64)
+        if self._norms.width:
+            self._table.zero_()
+            if block:
+                self._norms.write(self._table[block.start : block.stop])
+
+    def read(self) -> Totals:
+        head = self.vector[: self._head].tolist()
+        used, numbers = head[1 : 1 + self._params], head[1 + self._params :]
+        values, counts = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+        columns = len(self._metrics)
+        metrics: dict[str, float] = {}
+        for name, column in self._metrics.items():
+            count = sum(counts[column::columns])
+            if count:
+                metrics[name] = sum(values[column::columns]) / count
+        unused = tuple(i for i, u in enumerate(used) if not u) if 0.0 in used else ()
+        return Totals(pause=head[0] > 0, unused=unused, metrics=metrics, norms=self._table)

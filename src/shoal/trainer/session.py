@@ -1,0 +1,121 @@
+"""A training process's tie to its agent: words out, words in, and the periodic report.
+
+One per process. The main thread says `ready`, waits in the inbox, and says `finish`; the link's background thread
+receives and reports. When the agent is gone the process ends at once: the job has fenced it, and what it would
+compute nobody may use.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+from shoal.core.errors import Disconnected
+from shoal.core.nodes import NodeId
+from shoal.core.world import World
+from shoal.trainer.inbox import Inbox, WorldChanged
+from shoal.wire.local import (
+    SOCKET_VARIABLE,
+    Attached,
+    LocalAck,
+    LocalFinished,
+    LocalLink,
+    LocalPeerClosed,
+    LocalReady,
+    LocalResized,
+    LocalStoreSet,
+    Report,
+)
+
+EXIT_AGENT_GONE = 1
+
+
+class Session:
+    """Attached to the agent whose socket `path` is. `progress` is asked for a report about twice a second."""
+
+    def __init__(self, path: str, *, local_rank: int, inbox: Inbox, progress: Callable[[], Report | None]) -> None:
+        self.inbox = inbox
+        self.local_rank = local_rank
+        self._progress = progress
+        self._last_report: Report | None = None
+        self._released = False
+        self._link = LocalLink(
+            path, local_rank=local_rank, handle=inbox.receive, report=self._report, closed=self._agent_gone
+        )
+
+    @classmethod
+    def from_environment(
+        cls, environ: Mapping[str, str], *, inbox: Inbox, progress: Callable[[], Report | None]
+    ) -> "Session | None":
+        """The session that an agent's environment asks for; None: this process trains alone."""
+        path = environ.get(SOCKET_VARIABLE)
+        if not path:
+            return None
+        return cls(path, local_rank=int(environ.get("LOCAL_RANK", "0")), inbox=inbox, progress=progress)
+
+    @property
+    def attached(self) -> Attached:
+        return self._link.attached
+
+    def rank_in(self, world: World) -> int:
+        member = world.member(NodeId(self.attached.node))
+        assert member is not None, f"{self.attached.node} was told of generation {world.generation} without being in it"
+        return member.base_rank + self.local_rank
+
+    # Words to the agent ----------------------------------------------------------------------------------
+
+    def ready(self, step: int | None) -> None:
+        """This process stands still and waits for a world; `step` is the last one it committed."""
+        self._link.send(LocalReady(step=step))
+
+    def acknowledge(self, generation: int, store: Mapping[str, bytes]) -> None:
+        self._link.send(LocalAck(generation=generation, store=dict(store)))
+
+    def store_set(self, generation: int, key: str, value: bytes) -> None:
+        self._link.send(LocalStoreSet(generation=generation, key=key, value=value))
+
+    def peer_closed(self, generation: int, detail: str) -> None:
+        """A connection inside the world failed. Said from a collective's own thread, so it must not raise."""
+        try:
+            self._link.send(LocalPeerClosed(generation=generation, detail=detail[:500]))
+        except Disconnected:
+            pass  # the agent is gone: the link's thread ends the process
+
+    def resized(self, report: LocalResized) -> None:
+        self._link.send(report)
+
+    # Waiting ---------------------------------------------------------------------------------------------
+
+    def wait_prepared(self, *, after: int) -> World:
+        """The world that is being prepared, as soon as there is one newer than `after`."""
+        with self.inbox.changed:
+            self.inbox.changed.wait_for(lambda: self.inbox.is_superseded(after))
+            assert self.inbox.prepared is not None
+            return self.inbox.prepared
+
+    def finish(self, generation: int) -> None:
+        """The training function is through: wait until all members' are. Raises `WorldChanged` if the world ends."""
+        self._link.send(LocalFinished(generation=generation))
+        inbox = self.inbox
+        with inbox.changed:
+            inbox.changed.wait_for(
+                lambda: inbox.released >= generation or inbox.is_broken(generation) or inbox.is_pausing(generation)
+            )
+            if inbox.released < generation:
+                raise WorldChanged(inbox.reason)
+            self._released = True
+
+    # In the link's thread --------------------------------------------------------------------------------
+
+    def _report(self) -> Report | None:
+        report = self._progress()
+        if report is None or report == self._last_report:
+            return None
+        self._last_report = report
+        return report
+
+    def _agent_gone(self) -> None:
+        if self._released:
+            return  # training is over; the script may still be saving its model
+        sys.stderr.write("shoal: the agent of this process is gone, the process ends\n")
+        sys.stderr.flush()
+        os._exit(EXIT_AGENT_GONE)
