@@ -1,0 +1,241 @@
+"""Schedules of joins, leaves, losses and late messages, each from one seed, against the real job core.
+
+    python -m shoal.sim.worlds --seeds 0:3000     many schedules; the seeds of those that fail are printed
+    python -m shoal.sim.worlds --seed 17          one schedule with its trace, the same to the byte every time
+
+What is checked in every run: a generation is used once and all its members see the same ranks; a collective is entered
+by members with the same state; no update is lost but with the dead, and then one; every run ends, with success or
+with a failure that something in the schedule explains.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from shoal.core import job as jobs
+from shoal.core.hang import HangSettings
+from shoal.core.job.values import JobSettings, JobSpec, ScaleAsked
+from shoal.core.view import JobPhase
+from shoal.sim.cluster import Agent, Cluster, Handle
+from shoal.sim.training import Phase, Process, Violation
+
+LONGEST = 600_000_000
+"""Microseconds after which a run that has not ended is stuck."""
+MOST_EVENTS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    seed: int
+    ended: JobPhase | None
+    violation: str | None
+    worlds: int = 0
+    lost_steps: int = 0
+    faults: int = 0
+    events: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        how = f"VIOLATION: {self.violation}" if self.violation else str(self.ended)
+        return (
+            f"seed {self.seed}: {how}; {self.worlds} worlds, {self.faults} faults, {self.lost_steps} steps lost, "
+            f"{self.events} events, {self.seconds:.3f} simulated seconds"
+        )
+
+
+class Schedule:
+    """What happens to a cluster, at which of its events."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self.cluster = cluster
+        self.chance = chance
+        self.faults = 0
+        self.crashes = 0
+        count = chance.choice([0, 1, 1, 2, 3, 4, 6])
+        horizon = chance.choice([60, 200, 500])
+        self.due = sorted(chance.randrange(1, horizon) for _ in range(count))
+
+    def strike(self) -> None:
+        """Do one of the things that may happen."""
+        actions: list[tuple[Callable[[], None], int]] = [
+            (self._kill_process, 5),
+            (self._kill_node, 3),
+            (self._scale, 5),
+            (self._crash_process, 1),
+            (self._cut, 2),
+            (self._freeze_node, 1),
+            (self._freeze_process, 1),
+            (self._tear, 1),
+        ]
+        action = self.chance.choices([a for a, _ in actions], [weight for _, weight in actions])[0]
+        self.faults += 1
+        action()
+
+    def _agents(self) -> list[Agent]:
+        return [agent for agent in self.cluster.agents.values() if agent.alive]
+
+    def _processes(self) -> list[Process]:
+        return [p for a in self._agents() for p in a.processes.values() if p.phase is not Phase.GONE]
+
+    def _kill_process(self) -> None:
+        self._end_process(137)
+
+    def _crash_process(self) -> None:
+        self.crashes += 1
+        self._end_process(1)
+
+    def _end_process(self, code: int) -> None:
+        if processes := self._processes():
+            process = self.chance.choice(processes)
+            self.cluster.losses += 1
+            self.cluster.note("strike: end process", process, code)
+            process.die(code)
+
+    def _kill_node(self) -> None:
+        if agents := self._agents():
+            agent = self.chance.choice(agents)
+            self.cluster.losses += 1
+            self.cluster.note("strike: kill node", agent.node)
+            agent.end(137)
+
+    def _scale(self) -> None:
+        spec = self.cluster.job.spec
+        count = self.chance.randrange(spec.min_nodes, spec.max_nodes + 1)
+        if jobs.refusal(self.cluster.job, count) is None:
+            self.cluster.happen(ScaleAsked(count=count, who="somebody"))
+
+    def _cut(self) -> None:
+        if agents := self._agents():
+            agent = self.chance.choice(agents)
+            self.cluster.losses += 1
+            self.cluster.note("strike: cut", agent.node)
+            agent.cut()
+
+    def _freeze_node(self) -> None:
+        if agents := self._agents():
+            agent = self.chance.choice(agents)
+            self.cluster.losses += 1
+            self.cluster.note("strike: freeze node", agent.node)
+            agent.freeze()
+            self.cluster.clock.after(self.chance.choice([500_000, 30_000_000]), agent.thaw)
+
+    def _freeze_process(self) -> None:
+        if processes := self._processes():
+            process = self.chance.choice(processes)
+            self.cluster.losses += 1
+            self.cluster.note("strike: freeze process", process)
+            process.frozen = True
+            if self.chance.random() < 0.5:
+                self.cluster.clock.after(500_000, process.thaw)
+
+    def _tear(self) -> None:
+        """A connection between two members of a world fails; nobody is gone."""
+        groups = [p for p in self._processes() if p.group is not None and p.phase is Phase.TRAINING]
+        if groups:
+            process = self.chance.choice(groups)
+            assert process.group is not None
+            self.cluster.losses += 1
+            self.cluster.note("strike: tear", process)
+            process.group.tear(process.rank)
+            process.peer_closed(process.group)
+
+
+def run(seed: int, *, handle: Handle = jobs.handle, trace: Callable[[str], None] | None = None) -> Outcome:
+    """One schedule from beginning to end."""
+    chance = random.Random(seed)
+    low = chance.choice([1, 1, 1, 2])
+    high = low + chance.randrange(0, 4)
+    spec = JobSpec(name="sim", uid="sim", min_nodes=low, max_nodes=high, nproc=chance.choice([1, 1, 1, 2]))
+    settings = JobSettings(
+        suspect_after=timedelta(seconds=5),
+        hang=HangSettings(timeout=timedelta(seconds=4), after_steps=0, patience=2.0),
+    )
+    cluster = Cluster(
+        spec,
+        settings,
+        nodes=chance.randrange(low, high + 1),
+        total=chance.randrange(1, 12),
+        chance=chance,
+        trace=trace or (lambda line: None),
+        handle=handle,
+    )
+    schedule = Schedule(cluster, chance)
+    violation: str | None = None
+    try:
+        _drive(cluster, schedule)
+        _judge(cluster, schedule)
+    except Violation as exc:
+        violation = str(exc)
+    return Outcome(
+        seed=seed,
+        ended=cluster.job.phase if cluster.over else None,
+        violation=violation,
+        worlds=cluster.worlds,
+        lost_steps=cluster.lost_steps,
+        faults=schedule.faults,
+        events=cluster.clock.events,
+        seconds=cluster.clock.micros / 1e6,
+    )
+
+
+def _drive(cluster: Cluster, schedule: Schedule) -> None:
+    due = list(schedule.due)
+    clock = cluster.clock
+    while not cluster.over and clock.step():
+        while due and clock.events >= due[0]:
+            due.pop(0)
+            schedule.strike()
+        if clock.micros > LONGEST or clock.events > MOST_EVENTS:
+            break
+
+
+def _judge(cluster: Cluster, schedule: Schedule) -> None:
+    job = cluster.job
+    if not cluster.over:
+        members = {m.node: (m.standing.value, m.incarnation) for m in job.rendezvous.members.values()}
+        breaking = job.rendezvous.breaking
+        raise Violation(f"stuck in {job.phase} ({job.reason}), breaking {breaking}, members {members}")
+    if job.phase is JobPhase.FAILED and not (schedule.crashes or "after training had finished" in job.reason):
+        raise Violation(f"failed with nobody to blame: {job.reason}")
+    if job.phase is JobPhase.SUCCEEDED and cluster.highest != cluster.total:
+        raise Violation(f"succeeded after {cluster.highest} of {cluster.total} steps")
+
+
+def run_many(seeds: Iterable[int], *, handle: Handle = jobs.handle) -> list[Outcome]:
+    return [run(seed, handle=handle) for seed in seeds]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m shoal.sim.worlds", description="Simulated schedules of worlds.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="run one schedule and print its trace")
+    what.add_argument("--seeds", metavar="A:B", help="run the schedules A to B-1")
+    given = parser.parse_args(arguments)
+    out = sys.stdout
+    if given.seed is not None:
+        outcome = run(given.seed, trace=lambda line: print(line, file=out))
+        print(outcome, file=out)
+        return 1 if outcome.violation else 0
+    first, last = (int(part) for part in given.seeds.split(":"))
+    began = time.monotonic()
+    outcomes = run_many(range(first, last))
+    failed = [o for o in outcomes if o.violation]
+    for outcome in failed:
+        print(outcome, file=out)
+    took = time.monotonic() - began
+    print(
+        f"{len(outcomes)} schedules, {len(failed)} with violations, "
+        f"{sum(o.ended is JobPhase.SUCCEEDED for o in outcomes)} jobs succeeded, "
+        f"{sum(o.ended is JobPhase.FAILED for o in outcomes)} failed for a reason, "
+        f"{sum(o.worlds for o in outcomes)} worlds, {sum(o.lost_steps for o in outcomes)} steps lost, {took:.1f} s",
+        file=out,
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
