@@ -356,11 +356,13 @@ def broken(r: Rendezvous, generation: int, *, now: datetime, reason: str) -> Ste
 def superseded(r: Rendezvous, *, now: datetime) -> Step:
     """The running world turned out to be one of agents only: its training processes ask for a world themselves.
 
-    Nobody is interrupted. Each member is on its way to the next world, as if it had just been launched.
+    Nobody is interrupted. Each member is on its way to the next world, as if it had just been launched; so is whoever
+    was ready, for it was an agent that said so and not its processes.
     """
     if r.committed is None or r.pending is not None:
         return r, ()
-    r = _put(r, *(replace(m, standing=Standing.EXPECTED, awaited=True) for m in _active(r)))
+    agents = [m for m in r.members.values() if m.standing in (Standing.ACTIVE, Standing.READY)]
+    r = _put(r, *(replace(m, standing=Standing.EXPECTED, awaited=True) for m in agents))
     return _settled(replace(r, breaking=Break.INTERRUPT), now, ())
 
 

@@ -77,7 +77,9 @@ def node_lost(turn: Turn, node_id: NodeId, cause: ExitCause, detail: str) -> Non
     node = turn.job.nodes[node_id]
     turn.effects.append(Fence(node=node_id, reason=f"{node_id} was given up: {detail}"))
     if turn.job.rendezvous.released:
-        fail(turn, f"{node_id}: {detail} after training had finished")
+        reason = f"{node_id}: {detail} after training had finished"
+        turn.move(node_id, NodeStatus.FAILED, reason)
+        fail(turn, reason)
         return
     _recover(turn, node, cause, detail, node_lost=True, uptime=turn.now - node.since)
 
@@ -197,6 +199,23 @@ def _fingerprint(exit: ProcessExit) -> str:
 
 
 # Hangs ---------------------------------------------------------------------------------------------------
+
+
+def check_stopped(turn: Turn) -> None:
+    """A process that stands still by the kernel's word never gets into the world that is being formed: it is killed,
+    and the others go on without it."""
+    members = turn.job.rendezvous.members
+    awaited = (Standing.EXPECTED, Standing.PREPARED)
+    culprits = tuple(
+        (node, p.local_rank)
+        for node, seen in turn.job.seen.items()
+        if node in members and members[node].standing in awaited
+        for p in seen.processes
+        if p.stopped
+    )
+    if culprits and turn.job.sdk:
+        names = ", ".join(f"{node} process {rank}" for node, rank in culprits)
+        _kill_culprits(turn, culprits, f"{names}: stopped while a world is being formed")
 
 
 def check_hang(turn: Turn) -> None:

@@ -256,6 +256,10 @@ def _ready(turn: Turn, event: NodeReady, node: Node) -> None:
         return
     if event.sdk and not turn.job.sdk:
         turn.job = replace(turn.job, sdk=True, why="the training processes use the SDK")
+        idle = [m for m in turn.job.rendezvous.members.values() if m.standing is Standing.READY and m.node != node.id]
+        for member in idle:  # it waits for a world before it starts its processes
+            command = RestartNode(incarnation=member.incarnation, sdk=True, reason="the job uses the SDK")
+            turn.tell(command, member.node)
         turn.follow(world.superseded(turn.job.rendezvous, now=turn.now))
     seen = turn.job.seen.get(node.id)
     address = seen.address if seen is not None else ""
@@ -281,8 +285,8 @@ def _node_exited(turn: Turn, node: Node, exit: ProcessExit) -> None:
         turn.move(node.id, NodeStatus.DELETED, turn.job.reason)
         return
     member = turn.job.rendezvous.members.get(node.id)
-    if exit.code == 0 and (member is None or member.leaving):
-        _ended_well(turn, node, "it left")
+    if exit.code == 0 and (member is None or member.leaving or turn.job.rendezvous.released):
+        _ended_well(turn, node, "it left" if not turn.job.rendezvous.released else "it ended after training")
         return
     cause = ExitCause.GONE if exit.code == 0 else cause_of(exit)
     failures.node_lost(turn, node.id, cause, f"its agent ended with {describe(exit)}")
@@ -298,8 +302,7 @@ def _ended_well(turn: Turn, node: Node, reason: str) -> None:
 
 def _peer_lost(turn: Turn, event: PeerLost) -> None:
     """With a closed socket as well, the peer is gone at once; else the world gets a moment to learn who it was."""
-    r = turn.job.rendezvous
-    if r.running is None or r.running.generation != event.generation:
+    if not _is_held_up(turn.job) or turn.job.rendezvous.generation != event.generation:
         return
     if turn.job.peer_closed is None:
         turn.job = replace(turn.job, peer_closed=turn.now)
@@ -367,6 +370,7 @@ def _tick(turn: Turn) -> None:
     for node, why in _gone(turn.job, turn.now):
         failures.node_lost(turn, node, ExitCause.GONE, why)
     _check_broken(turn)
+    failures.check_stopped(turn)
     failures.check_hang(turn)
     _check_short(turn)
 
@@ -387,9 +391,15 @@ def _check_broken(turn: Turn) -> None:
     if job.peer_closed is None or turn.now < job.peer_closed + job.settings.broken_after:
         return
     turn.job = replace(job, peer_closed=None)
-    if job.rendezvous.running is not None:
+    if _is_held_up(job):
         reason = "members lost a connection to each other"
-        turn.follow(world.broken(job.rendezvous, job.rendezvous.running.generation, now=turn.now, reason=reason))
+        turn.follow(world.broken(job.rendezvous, job.rendezvous.generation, now=turn.now, reason=reason))
+
+
+def _is_held_up(job: Job) -> bool:
+    """A closed connection would hold the committed world up: it trains, or is on its way to a pause."""
+    r = job.rendezvous
+    return r.committed is not None and r.pending is None and r.breaking is not Break.INTERRUPT
 
 
 def _check_short(turn: Turn) -> None:
@@ -407,7 +417,9 @@ def _check_short(turn: Turn) -> None:
 
 def deadline(job: Job) -> datetime | None:
     """When `Ticked` should come at the latest. Silence and hangs are looked for at every tick."""
-    times = [world.deadline(job.rendezvous), job.early.until if job.early else None, job.end_by]
+    if job.ending is not None:
+        return job.end_by
+    times = [world.deadline(job.rendezvous), job.early.until if job.early else None]
     times += [seen.suspect_until for seen in job.seen.values() if seen.suspect_until is not None]
     if job.peer_closed is not None:
         times.append(job.peer_closed + job.settings.broken_after)
