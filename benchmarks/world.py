@@ -27,9 +27,9 @@ from multiprocessing.connection import Connection
 
 import aiohttp
 import psutil
-from _common import Row, parse_options, progress, report
 from aiohttp import web
 
+from _common import Row, parse_options, progress, report
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec
 from shoal.core.nodes import NodeId
