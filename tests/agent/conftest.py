@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.agent.real_agents import Agents
 from tests.agent.small_master import SmallMaster, a_master
 

@@ -5,9 +5,10 @@ import os
 import sys
 from pathlib import Path
 
+from tests.agent.small_master import TOKEN, SmallMaster
+
 from shoal.agent.settings import AgentSettings, ReconnectSettings
 from shoal.agent.shell import run
-from tests.agent.small_master import TOKEN, SmallMaster
 
 LINK = """
 import os, sys, threading, queue, time

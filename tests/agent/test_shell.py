@@ -6,6 +6,9 @@ import os
 import signal
 import sys
 
+from tests.agent.real_agents import LINK, Agents
+from tests.agent.small_master import SmallMaster, a_master
+
 from shoal.agent.settings import ReconnectSettings, Streams
 from shoal.wire.messages import (
     Ack,
@@ -19,15 +22,11 @@ from shoal.wire.messages import (
     PeerClosed,
     Progress,
     Ready,
-    Release,
     Resized,
     Stop,
     StoreSet,
     Succeeded,
 )
-
-from tests.agent.real_agents import LINK, Agents
-from tests.agent.small_master import SmallMaster, a_master
 
 FOREVER = "import time; print('up', flush=True)\nwhile True: time.sleep(60)"
 
