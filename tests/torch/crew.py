@@ -17,7 +17,8 @@ from typing import Any
 from tests.torch.hub import Hub
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "shoal.torch", "tests.torch.scripts"])
+# An optimizer's first use imports torch._dynamo, which takes longer than all the rest.
+_context.set_forkserver_preload(["torch", "torch._dynamo", "shoal.torch"])
 
 
 class Wire:

@@ -106,3 +106,57 @@ def regression(
 
 def final(model: nn.Module) -> list[float]:
     return torch.cat([t.double().flatten() for t in model.state_dict().values()]).tolist()
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(FEATURES, 1)
+        self.main = nn.Linear(FEATURES, 1)
+        self.sometimes = nn.Linear(FEATURES, 1)
+
+    def forward(self, x: torch.Tensor, both: bool) -> torch.Tensor:
+        return self.main(x) + self.sometimes(x) if both else self.main(x)
+
+
+def branches(wire: Wire, *, steps: int, micro_batches: int) -> None:
+    """Clips by the global norm, updates by itself, and reduces a tensor of its own at the end."""
+    torch.manual_seed(1)
+    model = Branches().double()
+    before = model.unused.weight.detach().clone()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    state = elastic.State(model=model, optimizer=optimizer, micro_batch_size=4, micro_batches=micro_batches)
+    reduced = torch.ones(())
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        while state.step < steps:
+            for micro in state.micro_batches():
+                x, y = batch_for(micro.samples, torch.float64)
+                loss = nn.functional.mse_loss(model(x, both=micro.index == 1 and state.step % 3 > 0), y)
+                loss.backward()
+                micro.record(loss=loss)
+            state.synchronize()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            state.commit(update=False)
+        with state.busy("eval"):
+            reduced.fill_(1.0)
+            state.all_reduce(reduced)
+
+    train(state)
+    wire.tell("final", final(model), torch.equal(before, model.unused.weight), reduced.item())
+
+
+def sized(wire: Wire, *, width: int) -> None:
+    model = nn.Linear(width, 1)
+    state = elastic.State(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        while state.step < 2:
+            for _ in state.micro_batches():
+                model(torch.ones(2, width)).sum().backward()
+            state.commit()
+
+    train(state)
