@@ -68,7 +68,7 @@ class Cluster:
         nodes: int,
         total: int,
         chance: random.Random,
-        trace: Callable[[str], None],
+        trace: Callable[[str], None] | None = None,
         handle: Handle = jobs.handle,
     ) -> None:
         self.clock = VirtualClock()
@@ -161,7 +161,8 @@ class Cluster:
             self._tick_later()
 
     def note(self, *what: object) -> None:
-        self.trace(f"{self.clock.micros / 1e6:11.6f}  {'  '.join(str(w) for w in what)}")
+        if self.trace is not None:
+            self.trace(f"{self.clock.micros / 1e6:11.6f}  {'  '.join(str(w) for w in what)}")
 
     # The account
 
@@ -431,9 +432,7 @@ class Agent:
                 do(process)
         elif generation == self.generation:
             self.generation = 0
-            for process in self._live():
-                process.phase = Phase.GONE
-            self.processes.clear()
+            self._forget_processes()
             self._say_ready_plain()
 
     def _restart(self, incarnation: int, sdk: bool) -> None:
@@ -450,6 +449,7 @@ class Agent:
             self._start_processes()
             self._maybe_ready()
         else:
+            self._forget_processes()
             self._say_ready_plain()
 
     def _stop(self, last_word: Event | None) -> None:
@@ -459,6 +459,12 @@ class Agent:
         if last_word is not None:
             self.say(last_word)
         self.cluster.clock.after(2 * SLOWEST_MESSAGE, self.doing(lambda: self.end(0)))
+
+    def _forget_processes(self) -> None:
+        """Plain scripts do not live through a change of world."""
+        for process in self._live():
+            process.phase = Phase.GONE
+        self.processes.clear()
 
     def _start_processes(self) -> None:
         cluster = self.cluster

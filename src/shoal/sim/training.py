@@ -231,6 +231,8 @@ class Process:
     def release(self, generation: int) -> None:
         if self.phase is not Phase.FINISHED or not self._is_in(generation):
             raise Violation(f"{self} is {self.phase} and is released from generation {generation}")
+        if self.state is None or self.state.step != self._total:
+            raise Violation(f"{self} is released with {self.state} of {self._total} steps")
         self._after(self._pace.drain, lambda: self.die(0))
 
     def _is_in(self, generation: int) -> bool:

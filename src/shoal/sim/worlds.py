@@ -9,10 +9,13 @@ with a failure that something in the schedule explains.
 """
 
 import argparse
+import multiprocessing
+import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -124,7 +127,9 @@ class Schedule:
             self.cluster.clock.after(self.chance.choice([500_000, 30_000_000]), agent.thaw)
 
     def _freeze_process(self) -> None:
-        if processes := self._processes():
+        """Hangs are looked for in SDK jobs, from the first world to the last step."""
+        processes = [p for p in self._processes() if p.phase is not Phase.FINISHED]
+        if processes and self.cluster.job.sdk:
             process = self.chance.choice(processes)
             self.cluster.losses += 1
             self.cluster.note("strike: freeze process", process)
@@ -147,9 +152,11 @@ class Schedule:
 def run(seed: int, *, handle: Handle = jobs.handle, trace: Callable[[str], None] | None = None) -> Outcome:
     """One schedule from beginning to end."""
     chance = random.Random(seed)
-    low = chance.choice([1, 1, 1, 2])
-    high = low + chance.randrange(0, 4)
-    spec = JobSpec(name="sim", uid="sim", min_nodes=low, max_nodes=high, nproc=chance.choice([1, 1, 1, 2]))
+    unit = chance.choice([1, 1, 1, 1, 2])
+    low = unit * chance.choice([1, 1, 1, 2])
+    high = low + unit * chance.randrange(0, 4 if unit == 1 else 2)
+    nproc = chance.choice([1, 1, 1, 2])
+    spec = JobSpec(name="sim", uid="sim", min_nodes=low, max_nodes=high, node_unit=unit, nproc=nproc)
     settings = JobSettings(
         suspect_after=timedelta(seconds=5),
         hang=HangSettings(timeout=timedelta(seconds=4), after_steps=0, patience=2.0),
@@ -157,10 +164,10 @@ def run(seed: int, *, handle: Handle = jobs.handle, trace: Callable[[str], None]
     cluster = Cluster(
         spec,
         settings,
-        nodes=chance.randrange(low, high + 1),
+        nodes=chance.randrange(low, high + 1, unit),
         total=chance.randrange(1, 12),
         chance=chance,
-        trace=trace or (lambda line: None),
+        trace=trace,
         handle=handle,
     )
     schedule = Schedule(cluster, chance)
@@ -205,8 +212,12 @@ def _judge(cluster: Cluster, schedule: Schedule) -> None:
         raise Violation(f"succeeded after {cluster.highest} of {cluster.total} steps")
 
 
-def run_many(seeds: Iterable[int], *, handle: Handle = jobs.handle) -> list[Outcome]:
-    return [run(seed, handle=handle) for seed in seeds]
+def run_many(seeds: Sequence[int], *, at_once: int = 1) -> list[Outcome]:
+    """Run these schedules, `at_once` processes sharing the work. The order and content of the answer is the same."""
+    if at_once == 1 or len(seeds) < 200:
+        return [run(seed) for seed in seeds]
+    with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(run, seeds, chunksize=50))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -214,6 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="run one schedule and print its trace")
     what.add_argument("--seeds", metavar="A:B", help="run the schedules A to B-1")
+    parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="processes that share the work")
     given = parser.parse_args(arguments)
     out = sys.stdout
     if given.seed is not None:
@@ -222,7 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if outcome.violation else 0
     first, last = (int(part) for part in given.seeds.split(":"))
     began = time.monotonic()
-    outcomes = run_many(range(first, last))
+    outcomes = run_many(range(first, last), at_once=given.at_once)
     failed = [o for o in outcomes if o.violation]
     for outcome in failed:
         print(outcome, file=out)
