@@ -730,6 +730,8 @@ class AnyOrder(RuleBasedStateMachine):
     def counts_are_true(self) -> None:
         members = self.r.members.values()
         assert self.r.unsettled == sum(m.is_awaited for m in members)
+        assert self.r.unfinished == sum(m.is_unfinished for m in members)
+        assert self.r.leaving == sum(m.leaving for m in members)
         pending = {m.node for m in self.r.pending.members} if self.r.pending else set()
         assert pending == {m.node for m in members if m.standing in (Standing.PREPARED, Standing.ACKED)}
         assert self.r.unacked == sum(m.standing is Standing.PREPARED for m in members)

@@ -118,6 +118,10 @@ class Member:
     def is_awaited(self) -> bool:
         return self.awaited and not self.leaving and self.standing in (Standing.EXPECTED, Standing.ACTIVE)
 
+    @property
+    def is_unfinished(self) -> bool:
+        return self.standing is Standing.ACTIVE and not self.finished
+
 
 class Break(StrEnum):
     PAUSE = "pause"
@@ -190,9 +194,12 @@ class Rendezvous:
     last_arrival: datetime | None = None
     store: Mapping[str, bytes] = field(default_factory=dict)
     unsettled: int = 0
-    """How many members a closing round still has to hear of: awaited and not ready. Counted along, so that an arrival
-    in a large job needs no look at all the others."""
+    """How many members a closing round still has to hear of: awaited and not ready. This and the next three are counted
+    along, so that what one member of a large job says needs no look at all the others."""
     unacked: int = 0
+    unfinished: int = 0
+    """How many members are in the committed world and have steps to do."""
+    leaving: int = 0
 
     @property
     def running(self) -> World | None:
@@ -394,14 +401,17 @@ def _settled(r: Rendezvous, now: datetime, notices: tuple[Notice, ...]) -> Step:
         r = _change_running(r, out)
     if r.pending is None and not r.released:
         r = _form(r, now, out)
-    r = _dismiss(r, out)
+    if r.leaving:
+        r = _dismiss(r, out)
     return r, tuple(out)
 
 
 def _change_running(r: Rendezvous, out: list[Notice]) -> Rendezvous:
     assert r.committed is not None
+    if r.breaking is Break.PAUSE and r.unfinished:
+        return r  # they are on their way out
     active = _active(r)
-    if active and all(m.finished for m in active):
+    if active and not r.unfinished:
         return r if r.released else _end(r, active, out)
     if r.breaking is Break.PAUSE or not active or any(m.finished for m in active):
         return r  # the end is near: nobody joins or leaves a world that is finishing
@@ -579,15 +589,26 @@ def _seniority(member: Member) -> int:
 
 def _put(r: Rendezvous, *changed: Member) -> Rendezvous:
     members = dict(r.members)
-    unsettled = r.unsettled
+    unsettled, unfinished, leaving = r.unsettled, r.unfinished, r.leaving
     for member in changed:
-        known = members.get(member.node)
-        unsettled += member.is_awaited - (known is not None and known.is_awaited)
+        if (known := members.get(member.node)) is not None:
+            unsettled -= known.is_awaited
+            unfinished -= known.is_unfinished
+            leaving -= known.leaving
+        unsettled += member.is_awaited
+        unfinished += member.is_unfinished
+        leaving += member.leaving
         members[member.node] = member
-    return replace(r, members=members, unsettled=unsettled)
+    return replace(r, members=members, unsettled=unsettled, unfinished=unfinished, leaving=leaving)
 
 
 def _drop(r: Rendezvous, node: NodeId) -> Rendezvous:
     member = r.members[node]
     members = {name: m for name, m in r.members.items() if name != node}
-    return replace(r, members=members, unsettled=r.unsettled - member.is_awaited)
+    return replace(
+        r,
+        members=members,
+        unsettled=r.unsettled - member.is_awaited,
+        unfinished=r.unfinished - member.is_unfinished,
+        leaving=r.leaving - member.leaving,
+    )

@@ -467,8 +467,7 @@ def _check_success(turn: Turn) -> None:
     committed = turn.job.rendezvous.committed
     if committed is None or turn.job.rendezvous.pending is not None:
         return
-    statuses = [turn.job.nodes[m.node].status for m in committed.members]
-    if all(status is NodeStatus.SUCCEEDED for status in statuses):
+    if all(turn.job.nodes[m.node].status is NodeStatus.SUCCEEDED for m in committed.members):
         failures.end(turn, JobPhase.SUCCEEDED, "all members of the last world ended well")
 
 
