@@ -1,0 +1,168 @@
+"""The small parts: lines, errors, out-of-memory counters, usage, settings."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.agent.failures import LONGEST, OomCounter, error_of
+from shoal.agent.output import LONGEST_LINE, Lines, printable
+from shoal.agent.settings import AgentSettings, ReconnectSettings, Streams
+from shoal.agent.usage import Stat, Usage, look, parse, usage
+from shoal.core.errors import BadInput
+
+
+def some_settings(**more: object) -> AgentSettings:
+    values: dict[str, object] = {"master": "ws://x", "token": "t", "job": "j", "python": "python", "host": "h", **more}
+    return AgentSettings(**values)  # type: ignore[arg-type]
+
+
+# Lines ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("printed", "lines"),
+    [
+        pytest.param(b"a\nb\n", [b"a", b"b"], id="lines"),
+        pytest.param(b"a\n\nb", [b"a", b"", b"b"], id="blank-lines-are-kept"),
+        pytest.param(b"a\r\nb\r\n", [b"a", b"b"], id="windows"),
+        pytest.param(b"\r10%\r20%\r30%\n", [b"10%", b"20%", b"30%"], id="progress-bar"),
+        pytest.param(b"a\r", [b"a"], id="unfinished"),
+    ],
+)
+def test_lines_come_out_the_same_however_they_are_cut(printed: bytes, lines: list[bytes]) -> None:
+    for cut in range(len(printed) + 1):
+        splitter = Lines()
+        assert splitter.feed(printed[:cut]) + splitter.feed(printed[cut:]) + splitter.end() == lines
+
+
+@given(st.lists(st.integers(1, LONGEST_LINE), max_size=5))
+def test_a_line_without_an_end_is_shown_in_pieces_and_nothing_is_lost(sizes: list[int]) -> None:
+    splitter = Lines()
+    pieces = [piece for size in sizes for piece in splitter.feed(b"x" * size)] + splitter.end()
+    assert sum(map(len, pieces)) == sum(sizes)
+    assert all(len(piece) <= LONGEST_LINE for piece in pieces)
+
+
+@given(st.binary())
+def test_nothing_that_a_terminal_obeys_is_shown(line: bytes) -> None:
+    shown = printable(line)
+    assert not any((ord(c) < 32 and c != "\t") or 127 <= ord(c) < 160 for c in shown)
+
+
+def test_escape_sequences_go_as_a_whole_and_letters_stay() -> None:
+    assert printable("\x1b[1;31mrot\x1b[0m \x1b]0;title\x07ok é 鱼\tx".encode()) == "rot ok é 鱼\tx"
+
+
+# Why a process ended -------------------------------------------------------------------------------------
+
+
+def test_the_last_traceback_is_the_error(tmp_path: Path) -> None:
+    stderr = (
+        b"Traceback (most recent call last):\n  first\nnoise\nTraceback (most recent call last):\n  x\nKeyError: 1\n"
+    )
+    assert error_of(tmp_path / "none", stderr, code=1) == "Traceback (most recent call last):\n  x\nKeyError: 1"
+
+
+def test_without_a_traceback_the_last_lines_are_the_error_unless_a_signal_ended_it(tmp_path: Path) -> None:
+    stderr = b"usage: train.py\ntrain.py: error: unrecognized arguments: --lrr\n"
+    assert error_of(tmp_path / "none", stderr, code=2) == stderr.decode().strip()
+    assert error_of(tmp_path / "none", stderr, code=137) is None
+    assert error_of(tmp_path / "none", stderr, code=0) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"message": 3}', '{"message": {"extraInfo": 1}}', "[" * 100_000])
+def test_a_broken_error_file_is_no_error_file(tmp_path: Path, content: str) -> None:
+    (tmp_path / "error.json").write_text(content)
+    assert error_of(tmp_path / "error.json", b"the end\n", code=1) == "the end"
+
+
+def test_an_error_is_bounded_and_keeps_its_end(tmp_path: Path) -> None:
+    (tmp_path / "error.json").write_text(json.dumps({"message": "x" * 100_000 + "end"}))
+    error = error_of(tmp_path / "error.json", b"", code=1)
+    assert error is not None
+    assert len(error) == LONGEST
+    assert error.endswith("end")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file"),
+    [
+        pytest.param("0::/job\n", "job/memory.events", id="version-2"),
+        pytest.param("0::/outside\n", "memory.events", id="version-2-inside-a-container"),
+        pytest.param("4:memory:/job\n0::/\n", "memory/job/memory.oom_control", id="version-1"),
+        pytest.param("4:memory:/outside\n", "memory/memory.oom_control", id="version-1-inside-a-container"),
+    ],
+)
+def test_the_kernels_count_of_kills_is_found(tmp_path: Path, cgroup: str, file: str) -> None:
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(cgroup)
+    (tmp_path / "fs" / file).parent.mkdir(parents=True)
+    (tmp_path / "fs" / file).write_text("low 0\noom 2\noom_kill 2\n")
+    counter = OomCounter(proc=tmp_path / "proc", mount=tmp_path / "fs")
+    assert counter.read() == 2
+
+
+def test_without_a_cgroup_nothing_is_known(tmp_path: Path) -> None:
+    assert OomCounter(proc=tmp_path, mount=tmp_path).read() is None
+
+
+# Usage ---------------------------------------------------------------------------------------------------
+
+
+def a_stat(pid: int, parent: int, *, cpu: float = 0.0, memory: int = 0, state: str = "S") -> Stat:
+    return Stat(pid=pid, parent=parent, state=state, cpu_seconds=cpu, memory_bytes=memory)
+
+
+def test_usage_counts_the_whole_tree_and_survives_children_that_come_and_go() -> None:
+    before = {s.pid: s for s in (a_stat(1, 0, cpu=5.0), a_stat(2, 1, cpu=100.0), a_stat(9, 0, cpu=50.0))}
+    now = {
+        s.pid: s for s in (a_stat(1, 0, cpu=6.0, memory=10, state="T"), a_stat(3, 1, cpu=1.0, memory=5), a_stat(4, 3))
+    }
+    assert usage([1, 77], now, before, seconds=2.0) == {1: Usage(cpu=1.0, memory_bytes=15, stopped=True)}
+
+
+def test_a_process_with_parentheses_in_its_name_is_read() -> None:
+    stat = parse("12 (a) b (c)) T 3 " + " ".join(str(n) for n in range(5, 60)))
+    assert stat is not None
+    assert (stat.pid, stat.parent, stat.state) == (12, 3, "T")
+    assert parse("garbage") is None
+
+
+def test_this_process_is_seen() -> None:
+    me = look()[os.getpid()]
+    assert me.parent == os.getppid()
+    assert me.memory_bytes > 1_000_000
+
+
+# Settings ------------------------------------------------------------------------------------------------
+
+
+def test_by_default_everything_goes_to_file_and_console() -> None:
+    assert some_settings().to_file(0) == some_settings().to_console(0) == Streams.BOTH
+
+
+def test_tee_wins_over_redirects() -> None:
+    settings = some_settings(redirects={0: Streams.BOTH}, tee={0: Streams.STDERR})
+    assert settings.to_file(0) == Streams.BOTH
+    assert settings.to_console(0) == Streams.STDERR
+    assert settings.to_file(1) == Streams.NONE
+    assert settings.to_console(1) == Streams.BOTH
+
+
+def test_the_token_is_not_shown() -> None:
+    assert "hidden" not in repr(some_settings(token="hidden"))
+
+
+@pytest.mark.parametrize("wrong", [{"slots": 0}, {"incarnation": 0}, {"grace": -1.0}, {"address": ""}])
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        some_settings(**wrong)
+
+
+def test_reconnect_delays_must_not_shrink() -> None:
+    with pytest.raises(BadInput):
+        ReconnectSettings(first_delay=2.0, longest_delay=1.0)
