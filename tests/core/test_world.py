@@ -194,13 +194,32 @@ def test_several_processes_on_a_node_have_consecutive_ranks_and_the_source_is_th
     assert (world.source, world.step, world.transfer, world.size) == (1, 6, True, 5)
 
 
-def test_state_that_everybody_has_is_not_sent() -> None:
+@pytest.mark.parametrize(
+    ("steps", "sent"),
+    [((6,), False), ((6, 6), False), ((6, 5), True), ((6, None), True), ((None,), True)],
+)
+def test_only_state_that_everybody_has_is_not_sent(steps: tuple[int | None, ...], sent: bool) -> None:
     t = Table(low=2, high=2)
     t.expect("ab")
     t.ready("a", 6, 6)
-    [prepare] = t.ready("b", 6)
+    [prepare] = t.ready("b", *steps)
     assert isinstance(prepare, Prepare)
-    assert not prepare.world.transfer
+    assert prepare.world.transfer == sent
+
+
+def test_a_generation_given_up_is_never_used_again_nor_what_was_stored_for_it() -> None:
+    t = Table()
+    t.train("abc")
+    t.broken()
+    t.ready("abc", 4)
+    t.ack("a")
+    [again] = t.lost("b")
+    assert isinstance(again, Prepare)
+    assert again.world.generation == 3
+    t.ack("a")
+    [commit] = t.ack("c")
+    assert isinstance(commit, Commit)
+    assert commit.store == {"3/a": b"a", "3/c": b"c"}
 
 
 def test_leftovers_of_a_unit_are_those_with_the_oldest_state_and_then_the_youngest() -> None:
@@ -471,10 +490,11 @@ def test_late_messages_change_nothing(late: Callable[[Table], tuple[Notice, ...]
     t = Table()
     t.train("ab")
     t.dropped("b", 2)
-    t.ready("a", 5)
     t.ready("b", incarnation=2)
+    t.ready("a", 5)
     before = t.r
     assert before.pending is not None
+    assert before.members[NodeId("b")].standing is Standing.PREPARED
     assert late(t) == ()
     assert t.r == before
 
