@@ -45,6 +45,8 @@ log = logging.getLogger("shoal.master")
 
 TICK = timedelta(seconds=0.5)
 """Silence and hangs are looked for this often; known deadlines are met exactly."""
+MIN_WAIT = timedelta(milliseconds=1)
+"""Between two ticks, also when a deadline has passed and nothing came of it: the event loop never spins."""
 RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Between tries of a plan that the platform could not carry out; the last one repeats."""
 
@@ -261,15 +263,14 @@ class Master:
 
     async def _tick(self) -> None:
         routine = self._clock.now() + TICK
-        while True:
+        while not self._over.is_set():
             self._woken.clear()
             due = min(deadline(self._job) or routine, routine)
-            wait = (due - self._clock.now()).total_seconds()
-            if wait > 0:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._woken.wait()
-                        continue  # something happened: the deadline may be another one now
+            wait = max(MIN_WAIT, due - self._clock.now())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait.total_seconds()):
+                    await self._woken.wait()
+                    continue  # something happened: the deadline may be another one now
             now = self._clock.now()
             self._metrics.lag(max(0.0, (now - due).total_seconds()))
             routine = now + TICK
