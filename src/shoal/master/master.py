@@ -266,11 +266,14 @@ class Master:
         while not self._over.is_set():
             self._woken.clear()
             due = min(deadline(self._job) or routine, routine)
-            wait = max(MIN_WAIT, due - self._clock.now())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait.total_seconds()):
-                    await self._woken.wait()
-                    continue  # something happened: the deadline may be another one now
+            wait = (due - self._clock.now()).total_seconds()
+            if wait > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait):
+                        await self._woken.wait()
+                        continue  # something happened: the deadline may be another one now
+            else:
+                await asyncio.sleep(MIN_WAIT.total_seconds())
             now = self._clock.now()
             self._metrics.lag(max(0.0, (now - due).total_seconds()))
             routine = now + TICK
