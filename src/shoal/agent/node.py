@@ -340,7 +340,7 @@ def _prepared(n: Node, world: World) -> Step:
 
 def store_opened(n: Node, generation: int, address: str) -> Step:
     """The agent listens at `address` for the store of a plain world: group rank 0 can acknowledge."""
-    if n.ending is not None or n.pending is None or n.pending.generation != generation:
+    if n.ending is not None or n.acked is not None or n.pending is None or n.pending.generation != generation:
         return n, ()
     return _acknowledged(n, generation, {PLAIN_STORE: address.encode()})
 

@@ -65,7 +65,7 @@ def _private_directory(parent: Path | None) -> Path:
     if len(str(directory / "agent.sock")) < _LONGEST_SOCKET_PATH:
         return directory
     directory.rmdir()
-    return Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))  # noqa: S108 - made with a name of its own, 0700
+    return Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))
 
 
 class Shell:
