@@ -20,7 +20,7 @@ from the top, in the same process, with `state` as the last commit left it. Outs
 trains alone.
 
 The layers, from the user inwards: `loop` (`run`), `state` (`State`), `stepping` (one step), and below it `reducer`
-(gradients), `norms` (BatchNorm), `tally` (the small all-reduce of every step); `takeover` and `tree` (state from member
+(gradients), `norms` (BatchNorm), `tally` (what a step sums besides gradients); `takeover` and `tree` (state from member
 to member); `forming`, `store` and `group` (process groups that never block).
 """
 

@@ -59,7 +59,7 @@ class Norms:
     def write(self, rows: Tensor) -> None:
         """Put this member's micro-batches, one row each, into the table."""
         for row, slots in zip(rows, self._slots, strict=False):
-            torch.cat([part for slot in slots for part in slot.parts()], out=row)
+            row.copy_(torch.cat([part for slot in slots for part in slot.parts()]))
 
     def apply(self, table: Tensor) -> None:
         """Bring the running statistics up to date from all micro-batches of the step, in logical order."""

@@ -293,7 +293,12 @@ class State:
         if self._reducer is None or self._reducer.is_stale:
             if self._reducer is not None:
                 self._reducer.close()
-            self._reducer = Reducer(self.model.parameters(), overlap=self._overlap, bucket_bytes=self._bucket_bytes)
+            self._reducer = Reducer(
+                self.model.parameters(),
+                device=group.device,
+                overlap=self._overlap,
+                bucket_bytes=self._bucket_bytes,
+            )
         self._stepper = Stepper(
             group=group,
             micro_batches=micro_batches,

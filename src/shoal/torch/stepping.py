@@ -61,9 +61,8 @@ class Stepper:
         self._reducer = reducer
         self._norms = norms
         self._buffers = buffers
-        self._tally = Tally(
-            params=len(reducer.params), metrics=metrics, micro_batches=micro_batches, norms=norms, device=group.device
-        )
+        self._tally = Tally(params=len(reducer.params), metrics=metrics, micro_batches=micro_batches, norms=norms)
+        reducer.reserve(self._tally.length)
         self.under_way = False
         """A step was begun and neither committed nor given up."""
         self.totals: Totals | None = None
@@ -72,7 +71,7 @@ class Stepper:
 
     def begin(self) -> None:
         self._buffers.save()
-        self._reducer.begin(self.group)
+        self._reducer.begin(self.group, weight=1.0 / self.micro_batches)
         self._tally.begin()
         self.totals = None
         self.under_way = True
@@ -88,12 +87,10 @@ class Stepper:
 
     def synchronize(self) -> Totals:
         if self.totals is None:
-            self._reducer.flush()
-            self._tally.fill(pause=self.group.is_pausing, used=self._reducer.used, block=self._block)
-            self.group.start(self._tally.vector)
+            self._reducer.flush(self._fill_tail)
             self.group.drain()
-            self.totals = self._tally.read()
-            self._reducer.average(self.micro_batches, self.totals.unused)
+            self.totals = self._tally.read(self._reducer.tail)
+            self._reducer.drop(self.totals.unused)
         return self.totals
 
     def commit(self) -> None:
@@ -112,6 +109,9 @@ class Stepper:
         else:
             self._reducer.zero()
         self.under_way = False
+
+    def _fill_tail(self, tail: Tensor) -> None:
+        self._tally.fill(tail, pause=self.group.is_pausing, used=self._reducer.used, block=self._block)
 
     def _samples(self, step: int, index: int) -> range:
         if self._size is None:

@@ -1,8 +1,8 @@
-"""The small all-reduce that every step makes: one vector of float64, summed over the members.
+"""The few numbers that every step sums over the members besides gradients: one vector, the last bucket's tail.
 
 It carries whether somebody was asked to pause, which parameters got a gradient, and per micro-batch the recorded
 metrics and BatchNorm statistics. Each row of a micro-batch is filled by the one member that computed it and zero
-elsewhere, so its sum is exact and the same on every member.
+elsewhere, so its sum is exact in the vector's type and the same on every member.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,18 +28,15 @@ class Totals:
 
 
 class Tally:
-    """The vector of one world, used again every step."""
+    """What the vector of one world looks like, and what this member has to put into it."""
 
-    def __init__(
-        self, *, params: int, metrics: Sequence[str], micro_batches: int, norms: Norms, device: torch.device
-    ) -> None:
+    def __init__(self, *, params: int, metrics: Sequence[str], micro_batches: int, norms: Norms) -> None:
         self._params = params
         self._metrics = {name: i for i, name in enumerate(metrics)}
         self._micro_batches = micro_batches
         self._norms = norms
         self._head = 1 + params + 2 * micro_batches * len(self._metrics)
-        self.vector = torch.zeros(self._head + micro_batches * norms.width, dtype=torch.float64, device=device)
-        self._table = self.vector[self._head :].view(micro_batches, norms.width)
+        self.length = self._head + micro_batches * norms.width
         self._recorded: dict[tuple[int, int], Tensor | float] = {}
 
     def begin(self) -> None:
@@ -53,7 +50,7 @@ class Tally:
             number = value.detach() if isinstance(value, Tensor) else value
             self._recorded[micro_batch, self._metrics[name]] = number
 
-    def fill(self, *, pause: bool, used: bytearray, block: range) -> None:
+    def fill(self, vector: Tensor, *, pause: bool, used: bytearray, block: range) -> None:
         """Write what this member has to say."""
         columns = len(self._metrics)
         values = [0.0] * (self._micro_batches * columns)
@@ -62,14 +59,14 @@ class Tally:
             values[micro_batch * columns + column] = float(value)
             counts[micro_batch * columns + column] = 1.0
         head = [1.0 if pause else 0.0, *used, *values, *counts]
-        self.vector[: self._head] = torch.tensor(head, dtype=torch.float64)
+        vector[: self._head] = torch.tensor(head, dtype=vector.dtype)
         if self._norms.width:
-            self._table.zero_()
+            table = self._table(vector).zero_()
             if block:
-                self._norms.write(self._table[block.start : block.stop])
+                self._norms.write(table[block.start : block.stop])
 
-    def read(self) -> Totals:
-        head = self.vector[: self._head].tolist()
+    def read(self, vector: Tensor) -> Totals:
+        head = vector[: self._head].tolist()
         used, numbers = head[1 : 1 + self._params], head[1 + self._params :]
         values, counts = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
         columns = len(self._metrics)
@@ -79,4 +76,7 @@ class Tally:
             if count:
                 metrics[name] = sum(values[column::columns]) / count
         unused = tuple(i for i, u in enumerate(used) if not u) if 0.0 in used else ()
-        return Totals(pause=head[0] > 0, unused=unused, metrics=metrics, norms=self._table)
+        return Totals(pause=head[0] > 0, unused=unused, metrics=metrics, norms=self._table(vector))
+
+    def _table(self, vector: Tensor) -> Tensor:
+        return vector[self._head :].view(self._micro_batches, self._norms.width)
