@@ -596,6 +596,18 @@ class AnyOrder(RuleBasedStateMachine):
         incarnation, generation = self.incarnations.get(node, 1) + off, self.r.generation + older
         self.twice(lambda r: machine.finished(r, node, incarnation, generation, now=self.now))
 
+    @precondition(lambda self: self.r.breaking is Break.PAUSE)
+    @rule(but=st.integers(0, 2))
+    def most_finish(self, but: int) -> None:
+        """The last step is done while a pause is on its way."""
+        active = [m for m in self.r.members.values() if m.standing is Standing.ACTIVE]
+        assert self.r.committed is not None
+        generation = self.r.committed.generation
+        for m in active[but:]:
+            self.happened(machine.finished(self.r, m.node, m.incarnation, generation, now=self.now))
+        if not but and active:
+            assert self.r.released or self.r.breaking is Break.INTERRUPT, "all have finished and nobody is told"
+
     @rule(older=mostly_now)
     def broken(self, older: int) -> None:
         generation = self.r.generation + older
@@ -637,11 +649,21 @@ class AnyOrder(RuleBasedStateMachine):
     # What follows
 
     def say_ready(self, node: NodeId, incarnation: int, steps: tuple[int | None, ...]) -> None:
-        self.happened(machine.ready(self.r, node, incarnation, address=f"{node}:1", steps=steps, now=self.now))
+        step = machine.ready(self.r, node, incarnation, address=f"{node}:1", steps=steps, now=self.now)
+        if not self.is_current(node, incarnation):
+            assert step == (self.r, ()), "a late ready changes nothing"
+        self.happened(step)
 
     def say_ack(self, node: NodeId, incarnation: int, generation: int) -> None:
         store = {f"{generation}/{node}": b"x"}
+        if not self.is_current(node, incarnation) or generation != self.r.generation:
+            late = machine.acked(self.r, node, incarnation, generation, store=store, now=self.now)
+            assert late == (self.r, ()), "a late ack changes nothing"
         self.twice(lambda r: machine.acked(r, node, incarnation, generation, store=store, now=self.now))
+
+    def is_current(self, node: NodeId, incarnation: int) -> bool:
+        member = self.r.members.get(node)
+        return member is not None and member.incarnation == incarnation
 
     def somebody_moves(self) -> bool:
         for m in list(self.r.members.values()):
