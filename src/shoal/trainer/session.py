@@ -93,13 +93,15 @@ class Session:
             return self.inbox.prepared
 
     def finish(self, generation: int) -> None:
-        """The training function is through: wait until all members' are. Raises `WorldChanged` if the world ends."""
+        """The training function is through: wait until all members' are. Raises `WorldChanged` if the world ends.
+
+        A pause does not count: its members agree on a step, and no step comes any more. Whoever came out for it now
+        could cross the release on the way.
+        """
         self._link.send(LocalFinished(generation=generation))
         inbox = self.inbox
         with inbox.changed:
-            inbox.changed.wait_for(
-                lambda: inbox.released >= generation or inbox.is_broken(generation) or inbox.is_pausing(generation)
-            )
+            inbox.changed.wait_for(lambda: inbox.released >= generation or inbox.is_broken(generation))
             if inbox.released < generation:
                 raise WorldChanged(inbox.reason)
             self._released = True
