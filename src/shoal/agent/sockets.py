@@ -112,7 +112,9 @@ class LocalServer:
         if rank != attach.local_rank:
             return f"it says that it is local rank {attach.local_rank}, but it belongs to {rank}"
         held = self._links.get(rank)
-        if held is not None and held.peer != peer:
+        if held is not None and held.peer == peer:
+            return "this process is attached already: a job has one training function"
+        if held is not None:
             return f"process {held.peer} is attached as local rank {rank} already"
         return None
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
-from shoal.core.errors import BadInput
+from shoal.core.errors import BadInput, Refused
 from shoal.core.exits import EXIT_DO_NOT_RESTART
 from shoal.torch.member import Member
 from shoal.torch.state import State
@@ -33,7 +33,7 @@ def run(function: Callable[Concatenate[State, P], R]) -> Callable[Concatenate[St
             if member.session is not None:
                 _stacks_on_request()
             return _through_worlds(member, state, lambda: function(state, *args, **kwargs))
-        except BadInput as exc:
+        except (BadInput, Refused) as exc:
             write_error(exc, os.environ)
             sys.stderr.write(f"shoal: {exc}\n")
             raise SystemExit(EXIT_DO_NOT_RESTART) from exc  # it would fail in the same way again
