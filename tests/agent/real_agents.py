@@ -20,7 +20,7 @@ link = LocalLink(os.environ["SHOAL_AGENT_SOCKET"], local_rank=rank, handle=inbox
                  closed=lambda: os._exit(3))
 def get(kind):
     while True:
-        message = inbox.get(timeout=20)
+        message = inbox.get(timeout=90)
         if isinstance(message, kind):
             return message
 def world(step, key=None):
@@ -77,7 +77,7 @@ class Agents:
 
     async def logged(self, text: str, **where: object) -> str:
         """The log, once this text is in it."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while text not in (log := self.log(**where)):  # type: ignore[arg-type]
                 await asyncio.sleep(0.01)
         return log

@@ -94,7 +94,7 @@ class SmallMaster:
             asyncio.get_running_loop().create_task(_send(self._sockets[node], encode(message)))
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not true():
                 self._changed.clear()
                 await self._changed.wait()

@@ -123,10 +123,18 @@ async def test_a_second_signal_does_not_wait_for_the_grace_period(master: SmallM
         await all_gone(found)
 
 
-async def test_the_private_directory_is_gone_after_the_end(master: SmallMaster, agents: Agents) -> None:
-    script = "import os; print(os.environ['SHOAL_AGENT_SOCKET'], flush=True)"
+@pytest.mark.parametrize("killed", [False, True])
+async def test_the_private_directory_is_gone_after_the_end(master: SmallMaster, agents: Agents, killed: bool) -> None:
+    script = "import os, time; print(os.environ['SHOAL_AGENT_SOCKET'], flush=True)"
+    if killed:
+        script += "; time.sleep(600)"
     async with an_agent(master, agents, script) as agent:
-        assert await agent.wait() == 0
-    path = agents.log().strip()
-    assert len(path) < 100
-    assert not os.path.exists(os.path.dirname(path))
+        path = (await agents.logged("\n")).strip()
+        assert len(path) < 100
+        if killed:
+            assert os.path.exists(path)
+            agent.kill()
+        await agent.wait()
+    async with asyncio.timeout(10):
+        while os.path.exists(os.path.dirname(path)):
+            await asyncio.sleep(0.01)

@@ -3,15 +3,17 @@
 It is forked before anything else and does nothing but read a pipe that only the agent writes to. Each training
 process announces its own process group there, between fork and exec, so no group is ever unknown; the agent
 takes the group off when it has emptied it. When the pipe ends, the agent is gone, however it went, and the guard
-kills every group that is left and exits. It has its own session and ignores what a terminal or a supervisor would
-send to the agent's group.
+kills every group that is left, removes the agent's private directory and exits. It has its own session and ignores
+what a terminal or a supervisor would send to the agent's group.
 """
 
 import ctypes
 import os
+import shutil
 import signal
 import struct
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 RECORD = struct.Struct("!cI")
@@ -26,13 +28,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Guard:
     """The agent's end. `close` lets the guard go; with groups left in it, it kills them."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: Path) -> None:
         reading, writing = os.pipe()
         agent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(writing)
-            _keep_watch(reading)
+            _keep_watch(reading, directory)
         os.close(reading)
         self._writing = writing
         self._agent = agent
@@ -73,7 +75,7 @@ def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
         pass  # it is empty, or all that is left of it changed its user
 
 
-def _keep_watch(reading: int) -> NoReturn:
+def _keep_watch(reading: int, directory: Path) -> NoReturn:
     try:
         os.setsid()
         _libc.prctl(_PR_SET_NAME, b"shoal-guard", 0, 0, 0)
@@ -83,6 +85,7 @@ def _keep_watch(reading: int) -> NoReturn:
         _close_all_but(reading)
         for group in _until_the_end(reading):
             kill_group(group)
+        shutil.rmtree(directory, ignore_errors=True)
     finally:
         os._exit(0)
 

@@ -17,7 +17,6 @@ Exit codes of the agent process:
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import tempfile
 from collections import deque
@@ -51,12 +50,12 @@ _KILLED = 128 + signal.SIGKILL
 
 async def run(settings: AgentSettings, *, stdout: int = 1, stderr: int = 2) -> int:
     """Be one node until its work is done."""
-    with contextlib.ExitStack() as stack:
-        guard = Guard()  # before anything else exists that a fork would copy
-        stack.callback(guard.close)
-        directory = _private_directory(settings.runtime_dir)
-        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+    directory = _private_directory(settings.runtime_dir)
+    guard = Guard(directory)  # before anything else exists that a fork would copy
+    try:
         return await Shell(settings, guard, directory, Console(stdout), Console(stderr)).run()
+    finally:
+        guard.close()
 
 
 def _private_directory(parent: Path | None) -> Path:
