@@ -88,6 +88,19 @@ async def test_a_killed_agent_leaves_neither_processes_nor_their_children_nor_it
         await all_gone(found)
 
 
+@pytest.mark.parametrize("killed", [True, False])
+async def test_not_even_a_child_with_a_session_of_its_own_outlives_the_agent(
+    master: SmallMaster, agents: Agents, killed: bool
+) -> None:
+    daemon = WITH_A_CHILD.replace('["sleep", "600"]', '["sleep", "600"], start_new_session=True')
+    async with an_agent(master, agents, daemon) as agent:
+        found = await pids(agents)
+        agent.send_signal(signal.SIGKILL if killed else signal.SIGINT)
+        agent.send_signal(signal.SIGTERM)
+        await agent.wait()
+        await all_gone(found)
+
+
 async def test_the_guard_survives_what_a_terminal_sends(master: SmallMaster, agents: Agents) -> None:
     async with an_agent(master, agents, WITH_A_CHILD) as agent:
         found = await pids(agents)

@@ -3,7 +3,8 @@
 It is forked before anything else and does nothing but read a pipe that only the agent writes to. Each training
 process announces its own process group there, between fork and exec, so no group is ever unknown; the agent
 takes the group off when it has emptied it. When the pipe ends, the agent is gone, however it went, and the guard
-kills every group that is left, removes the agent's private directory and exits. It has its own session and ignores
+kills every group that is left, and every process that has the agent's private directory in its environment: whoever
+made a session of its own still carries that. It removes the directory and exits. It has its own session and ignores
 what a terminal or a supervisor would send to the agent's group.
 """
 
@@ -12,6 +13,7 @@ import os
 import shutil
 import signal
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -20,6 +22,8 @@ RECORD = struct.Struct("!cI")
 _ADD, _REMOVE = b"+", b"-"
 
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTSTP)
+_LOOKS, _LOOK_SECONDS = 100, 0.01
+"""How often and how long apart: one that hangs in the kernel cannot be waited for."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -85,9 +89,36 @@ def _keep_watch(reading: int, directory: Path) -> NoReturn:
         _close_all_but(reading)
         for group in _until_the_end(reading):
             kill_group(group)
+        _kill_marked(os.fsencode(directory))
         shutil.rmtree(directory, ignore_errors=True)
     finally:
         os._exit(0)
+
+
+def _kill_marked(mark: bytes) -> None:
+    """Kill every process whose environment names `mark`, until a look round finds none: they may be starting others."""
+    for _ in range(_LOOKS):
+        found = [pid for pid in _processes() if mark in _environment(pid)]
+        if not found:
+            return
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass  # gone meanwhile, or of another user
+        time.sleep(_LOOK_SECONDS)
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid()]
+
+
+def _environment(pid: int) -> bytes:
+    """What the process was started with; nothing for zombies and for processes of other users."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def _close_all_but(reading: int) -> None:
