@@ -68,6 +68,7 @@ def regression(
         micro_batch_size=4,
         micro_batches=micro_batches,
         seed=3,
+        bucket_bytes=256,  # two buckets: one is under way when backward ends
         seen=0,
         history=[],
     )

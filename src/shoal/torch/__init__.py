@@ -20,8 +20,8 @@ from the top, in the same process, with `state` as the last commit left it. Outs
 trains alone.
 
 The layers, from the user inwards: `loop` (`run`), `state` (`State`), `stepping` (one step), and below it `reducer`
-(gradients), `norms` (BatchNorm), `tally` (what a step sums besides gradients); `takeover` and `tree` (state from member
-to member); `forming`, `store` and `group` (process groups that never block).
+(gradients), `norms` (BatchNorm), `tally` (what a step sums besides gradients); `replica`, `takeover` and `tree` (state
+from member to member); `forming`, `store` and `group` (process groups that never block).
 """
 
 from shoal.torch.loop import run

@@ -94,9 +94,9 @@ class Member:
         if group.size == 1:
             return
         if group.rank == world.source:
-            give(group, state.everything() if world.transfer else state.essentials())
+            give(group, state.contents(everything=world.transfer))
         else:
-            state.adopt(take(group, world.source, signature=state.signature(self.max_workers)))
+            state.adopt(take(group, world.source, signature=state.signature()))
 
     def _mark(self, *, formed: float | None = None, restored: float | None = None) -> None:
         if self._change is not None:

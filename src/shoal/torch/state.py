@@ -19,7 +19,8 @@ from shoal.core.errors import BadInput
 from shoal.torch import tree
 from shoal.torch.member import Member
 from shoal.torch.norms import Norms
-from shoal.torch.reducer import BUCKET_BYTES, Reducer
+from shoal.torch.reducer import BUCKET_BYTES, FIRST_BUCKET_BYTES, Reducer
+from shoal.torch.replica import Replica
 from shoal.torch.stepping import Buffers, MicroBatch, Stepper
 from shoal.trainer.inbox import WorldChanged
 
@@ -45,6 +46,7 @@ class State:
         "_on_resize",
         "_overlap",
         "_reducer",
+        "_replica",
         "_seed",
         "_stepper",
         "metrics",
@@ -86,12 +88,15 @@ class State:
         self._overlap, self._bucket_bytes = overlap, bucket_bytes
         self._norms = Norms(model)
         self._buffers = Buffers(model, self._norms)
+        self._replica = Replica(model, optimizer, scheduler, self._buffers)
         self._reducer: Reducer | None = None
         self._stepper: Stepper | None = None
         self._member: Member | None = None
         self._loop.update(loop)
         self._committed = self._copied_loop()
-        tree.pack(self.everything(), "state")  # what cannot be sent is told now, not at the first change of world
+        tree.pack(
+            self.contents(everything=True), "state"
+        )  # what cannot be sent is told now, not at the first change of world
 
     def __getattr__(self, name: str) -> Any:
         loop: dict[str, Any] = object.__getattribute__(self, "_loop")
@@ -216,9 +221,7 @@ class State:
         assert self._member is not None
         assert self._member.group is not None
         group = self._member.group
-        self._start_stepper(
-            group, group.size if self._micro_batches == "world" else self._fixed(self._member.max_workers)
-        )
+        self._start_stepper(group, group.size if self._micro_batches == "world" else self._fixed_batch())
         if self._on_resize is not None:
             self._on_resize(self)
 
@@ -234,60 +237,33 @@ class State:
         if self._stepper is not None and self._stepper.pause_agreed:
             raise WorldChanged("the members agreed to pause after the last step")
 
-    def essentials(self) -> dict[str, Any]:
-        """What may differ even between members that committed the same step."""
-        return {
-            "step": self.step,
-            "loop": self._committed,
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "buffers": self._buffers.tensors(),
-        }
-
-    def everything(self, max_workers: int = 1) -> dict[str, Any]:
-        max_workers = max_workers if self._member is None else self._member.max_workers
-        return self.essentials() | {
-            "signature": self.signature(max_workers),
-            "model": [t.detach() for _, t in self._tensors()],
-            "optimizer": self.optimizer.state_dict(),
-        }
+    def contents(self, *, everything: bool) -> dict[str, Any]:
+        """What others take over from this member: all of it, or what may differ even after the same step."""
+        common = {"step": self.step, "loop": self._committed}
+        if not everything:
+            return common | self._replica.essentials()
+        return common | {"signature": self.signature()} | self._replica.everything()
 
     def adopt(self, received: dict[str, Any]) -> None:
-        """Take over the source's `essentials` or `everything`. All of it is here: nothing can fail half-way."""
-        if "model" in received:
-            with torch.no_grad():
-                for (_, tensor), value in zip(self._tensors(), received["model"], strict=True):
-                    tensor.copy_(value)
-            self.optimizer.load_state_dict(tree.copied(received["optimizer"], "optimizer"))
-        else:
-            for tensor, value in zip(self._buffers.tensors(), received["buffers"], strict=True):
-                tensor.copy_(value)
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(received["scheduler"])
+        """Take over the source's `contents`."""
+        self._replica.adopt(received)
         self.step = received["step"]
         self._committed = tree.copied(received["loop"], "state")
         self._put_back()
 
-    def signature(self, max_workers: int) -> list[str]:
+    def signature(self) -> list[str]:
         """What must be the same on all members, in words."""
-        lines = [f"{name} of {tensor.dtype} {list(tensor.shape)}" for name, tensor in self._tensors()]
-        groups = [len(group["params"]) for group in self.optimizer.param_groups]
-        count = self._micro_batches if self._micro_batches == "world" else self._fixed(max_workers)
+        count = self._micro_batches if self._micro_batches == "world" else self._fixed_batch()
         return [
-            *lines,
-            f"optimizer {type(self.optimizer).__name__} with groups of {groups} parameters",
-            f"scheduler {type(self.scheduler).__name__}",
+            *self._replica.signature(),
             f"micro_batches={count!r}, micro_batch_size={self._micro_batch_size}, seed={self._seed}",
             f"metrics {list(self._names)}, loop attributes {sorted(self._loop)}",
         ]
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.model.named_parameters():
-            yield f"parameter {name}", parameter
-        for name, buffer in self.model.named_buffers():
-            yield f"buffer {name}", buffer
-
-    def _fixed(self, max_workers: int) -> int:
-        return self._micro_batches if isinstance(self._micro_batches, int) else max_workers
+    def _fixed_batch(self) -> int:
+        if isinstance(self._micro_batches, int):
+            return self._micro_batches
+        return 1 if self._member is None else self._member.max_workers
 
     def _start_stepper(self, group: Any, micro_batches: int) -> Stepper:
         if self._reducer is None or self._reducer.is_stale:
@@ -297,6 +273,7 @@ class State:
                 self.model.parameters(),
                 device=group.device,
                 overlap=self._overlap,
+                first_bucket_bytes=min(FIRST_BUCKET_BYTES, self._bucket_bytes),
                 bucket_bytes=self._bucket_bytes,
             )
         self._stepper = Stepper(
