@@ -3,8 +3,11 @@
 import json
 import os
 import shlex
+import shutil
 import signal
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +20,7 @@ from shoal.cli.text import age, clean
 from shoal.core.errors import BadInput, Disconnected, ShoalError
 from shoal.core.view import JobView
 
+TITLES = ("JOB", "PHASE", "NODES", "PROCESSES", "WORLD", "STEP", "STEPS/S", "AGE", "PID", "COMMAND")
 POLL_SECONDS = 0.05
 """How often `stop` looks whether the job's process is gone."""
 
@@ -100,29 +104,23 @@ def _as_json(job: Seen) -> dict[str, object]:
 
 
 def _print_table(jobs: list[Seen], *, hidden: int) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console(highlight=False)
     if not jobs:
-        more = f" ({hidden} ended: shoal ps -a)" if hidden else ""
-        console.print(f"no jobs{more}", markup=False)
+        print(f"no jobs ({hidden} ended: shoal ps -a)" if hidden else "no jobs")
         return
-    table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1))
-    for title in ("JOB", "PHASE", "NODES", "PROCESSES", "WORLD", "STEP", "STEPS/S", "AGE", "PID", "COMMAND"):
-        right = title in ("NODES", "PROCESSES", "WORLD", "STEP", "STEPS/S", "PID")
-        is_last = title == "COMMAND"
-        table.add_column(
-            title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis" if is_last else "fold"
-        )
-    for job in jobs:
-        table.add_row(*(escape(clean(cell)) for cell in _cells(job)))
-    console.print(table)
+    # Lines are cut for a reader's eye only: what reads a pipe has no edge.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in table([TITLES, *map(_cells, jobs)], width=width):
+        print(line)
     for job in jobs:
         if job.silent is not None and job.entry.record.url is not None:
-            console.print(clean(job.silent), style="red", markup=False)
+            print(clean(job.silent), file=sys.stderr)
+
+
+def table(rows: Sequence[tuple[str, ...]], *, width: int | None) -> list[str]:
+    """Rows in columns as wide as their widest cell; lines are cut at `width`."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["   ".join(map(str.ljust, map(clean, row), widths)).rstrip() for row in rows]
+    return [line if width is None or len(line) <= width else line[: width - 1] + "…" for line in lines]
 
 
 def _cells(job: Seen) -> tuple[str, ...]:

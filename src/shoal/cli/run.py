@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from shoal.cli import invocation
@@ -32,6 +34,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     if options.warnings:
         print(f"shoal: {'; '.join(options.warnings)}", file=sys.stderr)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # nohup: the user wants the job to outlive the terminal.
+        options = replace(options, signals=tuple(number for number in options.signals if number != signal.SIGHUP))
     if options.program is not None:
         check_program(options.program)
     facts = invocation.look(options.endpoint) if options.endpoint else None
