@@ -1,0 +1,69 @@
+"""The examples run, alone and with two workers, and do what their texts say."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BIN = Path(sys.executable).parent
+WITH_SDK = ("cnn.py", "char_transformer.py")
+PLAIN = ("cnn_ddp.py", "char_transformer_ddp.py")
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run a command in a folder of its own; its output."""
+    environment = {**os.environ, "SHOAL_HOME": str(folder / "home")}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def alone(folder: Path, script: str, *arguments: str) -> str:
+    return run(folder, sys.executable, str(EXAMPLES / script), *arguments)
+
+
+def with_two_workers(folder: Path, script: str, *arguments: str) -> str:
+    return run(folder, str(BIN / "shoal"), "run", "--nnodes", "2", str(EXAMPLES / script), *arguments)
+
+
+def said(output: str, step: int) -> str:
+    """The line about a step, without who said it and with how many workers."""
+    found = re.search(rf"step {step}: (loss [^\n]*?),? (?:with )?\d workers", output)
+    assert found, output
+    return found[1]
+
+
+@pytest.mark.parametrize("script", WITH_SDK)
+def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path, script: str) -> None:
+    one = alone(tmp_path, script, "--steps", "6")
+    two = with_two_workers(tmp_path, script, "--steps", "6")
+    assert "with 2 workers" in two or "2 workers" in two
+    assert said(one, 6) == said(two, 6)
+
+
+@pytest.mark.parametrize("script", PLAIN)
+def test_a_plain_script_goes_on_from_its_checkpoint(tmp_path: Path, script: str) -> None:
+    alone(tmp_path, script, "--steps", "3")
+    output = with_two_workers(tmp_path, script, "--steps", "6")
+    assert "going on from step 3 with 2 workers" in output
+    assert "step 6: loss" in output
+
+
+def test_a_plain_script_runs_under_torchrun(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    output = run(tmp_path, sys.executable, *torchrun, str(EXAMPLES / "cnn_ddp.py"), "--steps", "4")
+    assert "step 4: loss" in output
+    assert "with 2 workers" in output
+
+
+def test_the_trained_model_is_saved_once(tmp_path: Path) -> None:
+    with_two_workers(tmp_path, "char_transformer.py", "--steps", "2", "--save", "model.pt")
+    assert (tmp_path / "model.pt").stat().st_size > 0
