@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.torch import scripts
@@ -183,3 +184,35 @@ def test_losses_in_quick_succession_end_in_one_world(a_crew: MakeCrew) -> None:
     told = losses(*crew.workers.values())
     final = crew.workers["worker-4"].told("final")[0][0]
     assert_same_training(told, final, undisturbed(a_crew, 5, steps=40), 1e-9)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_order_of_kills_joins_and_leaves_is_the_same_training(a_crew: MakeCrew, seed: int) -> None:
+    random, steps = Random(seed), 300
+    crew = a_crew(max_nodes=4)
+    live = [f"worker-{i}" for i in range(3)]
+    spare = [f"worker-{i}" for i in range(3, 8)]
+    crew.start(scripts.regression, live, steps=steps, gates=(0, steps - 1))
+    crew.start(scripts.regression, spare, steps=steps, gates=(0, steps - 1), admit=False)
+    crew.hub.wait_for(lambda hub: hub.has_waiting(*spare))
+    crew.open_gate(0)
+    for _ in range(8):
+        node = random.choice(live)
+        crew.wait_told(node, "loss", len(crew.workers[node].told("loss")) + random.randrange(1, 12))
+        event = random.choice([e for e in ("kill", "join", "leave") if (len(live) > 1 if e != "join" else spare)])
+        if event == "join" and len(live) < 4:
+            live.append(spare.pop())
+            crew.hub.admit(live[-1])
+        elif event == "kill":
+            live.remove(victim := random.choice(live))
+            crew.workers[victim].kill()
+        elif event == "leave":
+            live.remove(victim := random.choice(live))
+            crew.hub.leave(victim)
+    crew.open_gate(steps - 1)
+    crew.finish(*live)
+    told = losses(*crew.workers.values())
+    assert sorted(told) == list(range(1, steps + 1))
+    reference = undisturbed(a_crew, 4, steps=steps)
+    for node in live:
+        assert_same_training(told, crew.workers[node].told("final")[0][0], reference, 1e-9)
