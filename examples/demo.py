@@ -43,6 +43,8 @@ class Demo:
         self._environment = {**os.environ, "SHOAL_HOME": str(folder / "home")}
         self._start = time.monotonic()
         self._job: subprocess.Popen[str] | None = None
+        self._name = ""
+        self._output: list[str] = []
         self._pids: set[int] = set()
 
     def tell(self) -> None:
@@ -176,7 +178,7 @@ class Demo:
 
     def _look(self, *, ended: bool = False) -> State:
         jobs = json.loads(self._shoal("ps", "-o", "json", *(["-a"] if ended else [])))
-        state: State = next((job["state"] for job in jobs if job["name"] == self._name), None) or {}
+        state: State = next((job["state"] or {} for job in jobs if job["name"] == self._name), {})
         for node in state.get("nodes", ()):
             self._pids |= {pid for pid in (node["pid"], *(p["pid"] for p in node["processes"])) if pid}
         return state
