@@ -47,7 +47,8 @@ async def run_master(*, awaited: int = 0, nodes: tuple[int, int] = (1, 4), nproc
     low, high = nodes
     master = Master(
         JobSpec(name="mnist", uid=keys.uid, min_nodes=low, max_nodes=high, nproc=nproc),
-        JobSettings(grace=timedelta(seconds=1), end_slack=timedelta(seconds=1)),
+        # The last call outlasts the start of torchrun on a busy machine.
+        JobSettings(last_call=timedelta(minutes=1), grace=timedelta(seconds=1), end_slack=timedelta(seconds=1)),
         scaler=LocalScaler(_nothing_to_launch, lambda node, line, err: None),
         keys=keys,
         nodes=0,

@@ -1,6 +1,9 @@
 """Handlers in this process against a real master: what torchrun's agent would see."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +113,52 @@ async def test_a_node_whose_processes_failed_brings_everybody_to_the_next_world(
     infos = [*await rendezvous(other), *await again]
     assert {i.world_size for i in infos} == {2}
     await close(failed, other)
+
+
+async def test_a_lost_node_is_noticed_before_its_peers_processes_fail(start_master: StartMaster, node: Node) -> None:
+    master = await start_master(awaited=2)
+    stays = node(master)
+    coming = asyncio.create_task(rendezvous(stays))
+    lost = subprocess.Popen(
+        [sys.executable, "-c", ALONE, master.endpoint],
+        env={**os.environ, "SHOAL_TOKEN": master.token},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        [before] = await coming
+        assert before.world_size == 2
+        assert lost.stdout is not None
+        await asyncio.to_thread(lost.stdout.readline)
+    finally:
+        lost.kill()
+        lost.communicate()
+    await until(lambda: stays.num_nodes_waiting() > 0)
+    assert await master.says("its agent and its peers' connections closed")
+    [after] = await rendezvous(stays)
+    assert (after.rank, after.world_size) == (0, 1)
+    await close(stays)
+
+
+ALONE = """
+import sys, time
+from torch.distributed.elastic.rendezvous.api import RendezvousParameters
+from shoal.torch.rendezvous import create_handler
+create_handler()(RendezvousParameters("shoal", sys.argv[1], "none", 1, 4)).next_rendezvous()
+print("in a world", flush=True)
+time.sleep(60)
+"""
+
+
+async def test_a_node_that_is_through_disturbs_nobody(start_master: StartMaster, node: Node) -> None:
+    master = await start_master(awaited=2)
+    through, trains = node(master), node(master)
+    await rendezvous(through, trains)
+    await close(through)
+    await master.says("its processes ended well")
+    await asyncio.sleep(1.2)  # longer than the master gives members that have lost a connection
+    assert trains.num_nodes_waiting() == 0
+    await close(trains)
+    assert (await master.ended).phase is JobPhase.SUCCEEDED
 
 
 async def test_waiting_in_the_store_ends_with_the_world(start_master: StartMaster, node: Node) -> None:

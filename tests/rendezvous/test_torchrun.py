@@ -77,8 +77,7 @@ async def start_node(enough: Path) -> AsyncIterator[StartNode]:
     async def start(master: RunningMaster, *, token: str | None = None) -> TorchrunNode:
         process = await asyncio.create_subprocess_exec(
             *(str(TORCHRUN), "--rdzv-backend=shoal", f"--rdzv-endpoint={master.endpoint}", "--nnodes=1:4"),
-            *("--max-restarts=3",),
-            *("--rdzv-conf=nproc=1", str(SCRIPT), str(enough)),
+            *("--max-restarts=3", "--rdzv-conf=nproc=1", str(SCRIPT), str(enough)),
             env={**os.environ, "SHOAL_TOKEN": token or master.token, "OMP_NUM_THREADS": "1"},
             stdout=PIPE,
             stderr=STDOUT,

@@ -14,8 +14,8 @@ which pushes them. How the two meet:
     shutdown()  ──▶ Succeeded, or Exited when torchrun's restarts are used up, or Left
 
 `rendezvous_settings` reads what torchrun was told, `rendezvous_member` is the pure half, `rendezvous_link` the thread
-that speaks with the master, `rendezvous_store` the agents' store. Imported by every torchrun on a machine that has
-Shoal, so what it needs beyond torch is imported when a handler is made.
+that speaks with the master, `rendezvous_peers` notices a lost node, `rendezvous_store` is the agents' store. This
+module is imported by every torchrun on a machine that has Shoal, so aiohttp waits until a handler is made.
 """
 
 import logging

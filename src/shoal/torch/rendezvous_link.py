@@ -1,8 +1,8 @@
 """The thread that speaks with the master while torchrun's agent does its own work in the main thread.
 
 It owns the `Member`: only this thread's event loop changes it, others read the value. It keeps the connection up,
-beats the heart, answers the master, and hosts the store of a generation when this node has group rank 0. How to connect
-and how to open a store are given to it, so that a test can do without either.
+beats the heart, answers the master, and when this node has group rank 0 it hosts the store of a generation and the
+other nodes' connections. How to connect and how to open a store are given to it.
 """
 
 import asyncio
@@ -26,12 +26,14 @@ from shoal.torch.rendezvous_member import (
     ended,
     is_host,
     last_words,
-    store_opened,
+    opened,
+    peer_lost,
     told,
     welcomed,
 )
+from shoal.torch.rendezvous_peers import PeerWatch
 from shoal.torch.rendezvous_settings import HandlerSettings
-from shoal.wire.messages import PROTOCOL, FromAgent, FromMaster, Heartbeat, Hello, Prepare, Welcome
+from shoal.wire.messages import PROTOCOL, Commit, FromAgent, FromMaster, Heartbeat, Hello, Prepare, Welcome
 
 log = logging.getLogger("shoal.torch.rendezvous")
 
@@ -66,6 +68,7 @@ class MasterLink:
         self._open_store = open_store
         self._member = Member(slots=settings.slots)
         self._hosted: TCPStore | None = None
+        self._peers: PeerWatch | None = None
         self._wire: Wire | None = None
         self._changed = asyncio.Event()
         self._began = time.monotonic()
@@ -127,6 +130,7 @@ class MasterLink:
 
     async def _next_world(self) -> Formed | None:
         self._hosted = None
+        await self._leave_peers()
         await self._take(*asked(self._member))
         if self._talking is None:
             self._talking = asyncio.create_task(self._stay_connected())
@@ -135,6 +139,7 @@ class MasterLink:
         return self._member.formed if self._member.over is None else None
 
     async def _say_end(self, error: str | None) -> bool:
+        await self._leave_peers()
         said = last_words(self._member, error, pid=os.getpid(), uptime_seconds=round(time.monotonic() - self._began, 3))
         while self._wire is None and self._talking is not None and not self._talking.done():
             await self._change()
@@ -186,8 +191,11 @@ class MasterLink:
         try:
             async for message in wire:
                 await self._take(*told(self._member, message))
-                if isinstance(message, Prepare) and is_host(self._member):
-                    await self._host(message.world.generation)
+                match message:
+                    case Prepare(world=world) if is_host(self._member):
+                        await self._host(world.generation)
+                    case Commit(generation=generation) if generation == self._member.generation:
+                        await self._meet_peers(generation)
         finally:
             heart.cancel()
 
@@ -199,9 +207,32 @@ class MasterLink:
 
     async def _host(self, generation: int) -> None:
         """Every generation gets a store of its own; one that was never committed is let go with the next."""
+        await self._leave_peers()
         self._hosted = await asyncio.to_thread(self._open_store)
-        address = f"{self._settings.address}:{self._hosted.port}"
-        await self._take(*store_opened(self._member, generation, address))
+        self._peers = self._watch(generation)
+        address = self._settings.address
+        peers = await self._peers.host(address)
+        store = f"{address}:{self._hosted.port}"
+        await self._take(*opened(self._member, generation, store=store, peers=peers))
+
+    async def _meet_peers(self, generation: int) -> None:
+        formed = self._member.formed
+        assert formed is not None
+        if formed.rank != 0 and formed.peers is not None:
+            await self._leave_peers()  # of a generation that this node was to host and that never came
+            self._peers = self._watch(generation)
+            await self._peers.join(formed.peers)
+
+    def _watch(self, generation: int) -> PeerWatch:
+        async def lost() -> None:
+            await self._take(*peer_lost(self._member, generation))
+
+        return PeerWatch(lost)
+
+    async def _leave_peers(self) -> None:
+        if self._peers is not None:
+            await self._peers.leave()
+            self._peers = None
 
     def _hello(self) -> Hello:
         m, s = self._member, self._settings

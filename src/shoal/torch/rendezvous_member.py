@@ -34,6 +34,8 @@ from shoal.wire.messages import (
 
 PLAIN_STORE = "plain/store"
 """The key under which group rank 0 says where it hosts the store of a generation, as `host:port`."""
+PEERS = "torchrun/peers"
+"""The key under which it says where the other torchruns reach it (`rendezvous_peers`)."""
 _ERROR_LIMIT = 8000
 
 
@@ -69,6 +71,8 @@ class Formed:
     rank: int
     """Of this node among the nodes."""
     store: str
+    peers: str | None = None
+    """None: group rank 0 is not a torchrun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +144,19 @@ def is_host(m: Member) -> bool:
     return m.pending is not None and m.pending.members[0].node == m.node
 
 
-def store_opened(m: Member, generation: int, address: str) -> Step:
+def opened(m: Member, generation: int, *, store: str, peers: str) -> Step:
+    """What group rank 0 hosts for the generation is there."""
     if m.pending is None or m.pending.generation != generation:
         return m, ()
-    return m, (_ack(m, m.pending, {PLAIN_STORE: address.encode()}),)
+    return m, (_ack(m, m.pending, {PLAIN_STORE: store.encode(), PEERS: peers.encode()}),)
+
+
+def peer_lost(m: Member, generation: int) -> Step:
+    """A connection to another torchrun of the world ended without a word."""
+    if m.generation != generation:
+        return m, ()
+    detail = "another node's connection closed"
+    return m, (PeerClosed(incarnation=m.incarnation, generation=generation, detail=detail),)
 
 
 def ended(m: Member, how: Ending, reason: str) -> Member:
@@ -180,7 +193,8 @@ def _committed(m: Member, world: World, commit: Commit) -> Member:
     store = commit.store.get(PLAIN_STORE)
     if store is None:
         return ended(m, Ending.CLOSED, f"{world.members[0].node} did not say where the world's store is")
-    formed = Formed(world=world, rank=rank, store=store.decode())
+    peers = commit.store.get(PEERS)
+    formed = Formed(world=world, rank=rank, store=store.decode(), peers=None if peers is None else peers.decode())
     return replace(m, stage=Stage.TRAINING, pending=None, formed=formed, change=None)
 
 
