@@ -161,3 +161,28 @@ def sized(wire: Wire, *, width: int) -> None:
             state.commit()
 
     train(state)
+
+
+def following(wire: Wire, *, steps: int, gates: tuple[int, ...]) -> None:
+    """One micro-batch per worker, however many there are; the learning rate follows."""
+    model = nn.Linear(FEATURES, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def scale(state: elastic.State) -> None:
+        optimizer.param_groups[0]["lr"] = 0.01 * state.size
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        while state.step < steps:
+            if state.step in gates and state.is_source:
+                wire.gate(state.step)
+            done: list[range] = []
+            for micro in state.micro_batches():
+                x, y = batch_for(micro.samples, torch.float32)
+                nn.functional.mse_loss(model(x), y).backward()
+                done.append(micro.samples)
+            state.commit()
+            wire.tell("did", *done)
+        wire.tell("final", state.samples_done, optimizer.param_groups[0]["lr"])
+
+    train(elastic.State(model=model, optimizer=optimizer, micro_batch_size=2, micro_batches="world", on_resize=scale))

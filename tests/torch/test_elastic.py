@@ -186,6 +186,20 @@ def test_losses_in_quick_succession_end_in_one_world(a_crew: MakeCrew) -> None:
     assert_same_training(told, final, undisturbed(a_crew, 5, steps=40), 1e-9)
 
 
+def test_a_batch_that_follows_the_world_still_takes_every_sample_once(a_crew: MakeCrew) -> None:
+    crew = a_crew(max_nodes=3)
+    crew.start(scripts.following, ["worker-0", "worker-1", "worker-2"], steps=12, gates=(6,))
+    crew.wait_gate(6)
+    crew.hub.leave("worker-0")
+    crew.open_gate(6)
+    crew.finish("worker-1", "worker-2")
+    assert [world.size for world in crew.hub.worlds] == [3, 2]
+    taken = sorted(n for worker in crew.workers.values() for samples in worker.told("did") for n in samples)
+    samples, rate = crew.workers["worker-1"].told("final")[0]
+    assert taken == list(range(samples))
+    assert rate == 0.02
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_any_order_of_kills_joins_and_leaves_is_the_same_training(a_crew: MakeCrew, seed: int) -> None:
     random, steps = Random(seed), 300

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from shoal.core.world import World
 from shoal.torch.forming import enter_world
 from shoal.torch.group import Group
@@ -46,6 +48,8 @@ class Member:
         if self.session is None:
             self.group = Group(generation=1, rank=0, size=1, inbox=self._inbox, device=self._state.device)
             return self.group
+        if not self._holds_state:
+            _warm_up(self._state.device)
         step = self._state.step if self._holds_state else None
         after = 0 if self.world is None else self.world.generation
         self.world, self.group = enter_world(self.session, step=step, after=after, device=self._state.device)
@@ -118,3 +122,8 @@ class Member:
             samples=state.samples_done,
             metrics=dict(state.metrics),
         )
+
+
+def _warm_up(device: torch.device) -> None:
+    """Start what torch starts lazily (autograd's threads, the device's context) before others wait for this process."""
+    torch.ones((), device=device, requires_grad=True).mul(2.0).backward()  # type: ignore[no-untyped-call]

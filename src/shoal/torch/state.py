@@ -49,6 +49,7 @@ class State:
         "_replica",
         "_seed",
         "_stepper",
+        "_varying_batches",
         "metrics",
         "model",
         "optimizer",
@@ -86,6 +87,7 @@ class State:
         self._micro_batch_size, self._micro_batches, self._seed = micro_batch_size, micro_batches, seed
         self._names, self._on_resize = tuple(metrics), on_resize
         self._overlap, self._bucket_bytes = overlap, bucket_bytes
+        self._varying_batches = 0
         self._norms = Norms(model)
         self._buffers = Buffers(model, self._norms)
         self._replica = Replica(model, optimizer, scheduler, self._buffers)
@@ -127,7 +129,7 @@ class State:
         if self._reducer.is_stale:
             stepper = self._start_stepper(stepper.group, stepper.micro_batches)
         stepper.begin()
-        yield from stepper.run(self.step)
+        yield from stepper.run(self.step, self._batches_done())
 
     def synchronize(self) -> None:
         """Wait for the step's gradients: afterwards every `grad` is the mean over all micro-batches of all workers."""
@@ -155,6 +157,7 @@ class State:
             if self.scheduler is not None:
                 self.scheduler.step()
         stepper.commit()
+        self._varying_batches += stepper.micro_batches
         self.step += 1
         self.metrics = totals.metrics
         self._committed = committed
@@ -184,10 +187,8 @@ class State:
 
     @property
     def samples_done(self) -> int | None:
-        """How many samples the committed steps had; None when the global batch is not a known, fixed number."""
-        if self._stepper is None or self._micro_batch_size is None or self._micro_batches == "world":
-            return None
-        return self.step * self._stepper.micro_batches * self._micro_batch_size
+        """How many samples the committed steps had; None without `micro_batch_size`."""
+        return None if self._micro_batch_size is None else self._batches_done() * self._micro_batch_size
 
     @property
     def device(self) -> torch.device:
@@ -239,7 +240,7 @@ class State:
 
     def contents(self, *, everything: bool) -> dict[str, Any]:
         """What others take over from this member: all of it, or what may differ even after the same step."""
-        common = {"step": self.step, "loop": self._committed}
+        common = {"step": self.step, "varying_batches": self._varying_batches, "loop": self._committed}
         if not everything:
             return common | self._replica.essentials()
         return common | {"signature": self.signature()} | self._replica.everything()
@@ -247,7 +248,7 @@ class State:
     def adopt(self, received: dict[str, Any]) -> None:
         """Take over the source's `contents`."""
         self._replica.adopt(received)
-        self.step = received["step"]
+        self.step, self._varying_batches = received["step"], received["varying_batches"]
         self._committed = tree.copied(received["loop"], "state")
         self._put_back()
 
@@ -259,6 +260,10 @@ class State:
             f"micro_batches={count!r}, micro_batch_size={self._micro_batch_size}, seed={self._seed}",
             f"metrics {list(self._names)}, loop attributes {sorted(self._loop)}",
         ]
+
+    def _batches_done(self) -> int:
+        """How many micro-batches the committed steps had. A batch that follows the world has to be counted along."""
+        return self._varying_batches if self._micro_batches == "world" else self.step * self._fixed_batch()
 
     def _fixed_batch(self) -> int:
         if isinstance(self._micro_batches, int):

@@ -76,14 +76,15 @@ class Stepper:
         self.totals = None
         self.under_way = True
 
-    def run(self, step: int) -> Iterator[MicroBatch]:
+    def run(self, step: int, first: int) -> Iterator[MicroBatch]:
+        """`first`: how many micro-batches the job has done before this step."""
         last = len(self._block) - 1
         for position, index in enumerate(self._block):
             seed_streams(stream_seed(self._seed, step, index))
             if position == last:
                 self._reducer.expect_last()
             with self._norms.micro_batch(position):
-                yield MicroBatch(step, index, self._samples(step, index), self._tally)
+                yield MicroBatch(step, index, self._samples(first + index), self._tally)
 
     def synchronize(self) -> Totals:
         if self.totals is None:
@@ -113,10 +114,9 @@ class Stepper:
     def _fill_tail(self, tail: Tensor) -> None:
         self._tally.fill(tail, pause=self.group.is_pausing, used=self._reducer.used, block=self._block)
 
-    def _samples(self, step: int, index: int) -> range:
-        if self._size is None:
-            return range(0)
-        return sample_range(step, index, micro_batches=self.micro_batches, size=self._size)
+    def _samples(self, number: int) -> range:
+        """Those of the job's micro-batch `number`, counted from its beginning."""
+        return range(0) if self._size is None else sample_range(0, number, micro_batches=1, size=self._size)
 
 
 class Buffers:
