@@ -35,6 +35,7 @@ from shoal.cli.registry import Entry, JobRecord, JobResult, Registry
 from shoal.cli.torchrun import Address, RunOptions
 from shoal.cli.view import decision_line, resize_line, settled, summary
 from shoal.core.errors import BadInput, PlatformUnavailable, ShoalError
+from shoal.core.exits import EXIT_DO_NOT_RESTART
 from shoal.core.nodes import Node
 from shoal.core.view import ENDED, JobPhase, JobView
 from shoal.master import Master
@@ -334,7 +335,9 @@ def join(what: Join, options: RunOptions, environment: Mapping[str, str]) -> int
         host=socket.gethostname(),
         environment={**environment, **share.environment},
     )
-    return asyncio.run(agent.run(settings))
+    code = asyncio.run(agent.run(settings))
+    # To whoever supervises an agent 76 means that another try cannot help; to a person it is simply a failure.
+    return 1 if code == EXIT_DO_NOT_RESTART else code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,5 +393,5 @@ def _wait_for_owner(endpoint: Address, options: RunOptions, jobs: Registry) -> E
 
 def _shared_secret(options: RunOptions, environment: Mapping[str, str]) -> str:
     """The secret that all invocations at an endpoint share."""
-    wanted_for = f"{options.endpoint} is open to other machines, so every invocation"
+    wanted_for = f"{options.endpoint} is open to other machines, so every invocation (with one secret for all of them)"
     return secret.given_token(options.token_file, environment, wanted_for=wanted_for)

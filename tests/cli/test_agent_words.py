@@ -1,0 +1,74 @@
+"""`shoal agent`'s command line says everything but the token."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.agent.settings import AgentSettings, PrefixStyle, ReconnectSettings, Streams
+from shoal.cli import agent
+from shoal.core.errors import BadInput
+
+FULL = AgentSettings(
+    master="wss://10.0.0.1:7",
+    token="t0ken",
+    fingerprint="sha256:" + "0" * 64,
+    job="job",
+    node="worker-3",
+    incarnation=2,
+    slots=4,
+    command=("python", "-u", "t.py", "--nnodes", "3", "--", "x"),
+    python="/opt/python",
+    host="here",
+    address="10.0.0.2",
+    role="trainer",
+    run_id="run",
+    max_restarts=0,
+    log_dir=Path("/logs"),
+    redirects={0: Streams.STDOUT},
+    tee={0: Streams.STDERR, 1: Streams.BOTH},
+    console_ranks=frozenset({0, 1}),
+    prefix=PrefixStyle.ROLE,
+    grace=3.5,
+    reconnect=ReconnectSettings(master_timeout=7.0),
+    signals=(signal.SIGTERM, signal.SIGUSR1),
+)
+SPARE = AgentSettings(master="ws://h:1", token="t0ken", job="job", python="python", host="here")
+
+
+@pytest.mark.parametrize("settings", [FULL, SPARE], ids=["full", "spare"])
+def test_what_is_written_is_read_back(settings: AgentSettings) -> None:
+    environment = {"SHOAL_TOKEN": "t0ken", "HOME": "/root"}
+    found = agent.settings(agent.words(settings), environment)
+    assert found is not None
+    assert replace(found, host="here", environment={}) == settings
+    assert found.environment == environment
+
+
+def test_the_token_is_never_on_the_command_line() -> None:
+    assert "t0ken" not in " ".join(agent.words(FULL))
+
+
+def test_the_token_comes_from_a_file_too(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t0ken\n")
+    found = agent.settings(agent.words(SPARE), {"SHOAL_TOKEN_FILE": str(tmp_path / "token")})
+    assert found is not None
+    assert found.token == "t0ken"
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "complaint"),
+    [
+        ([], {"SHOAL_TOKEN": "x"}, "--master"),
+        (["--master", "ws://h"], {"SHOAL_TOKEN": "x"}, "--job"),
+        (["--master", "ws://h", "--job", "j"], {}, "SHOAL_TOKEN"),
+        (["--master", "ws://h", "--job", "j"], {"SHOAL_TOKEN_FILE": "/no/such"}, "/no/such"),
+        (["--slots", "0", "--master", "ws://h", "--job", "j"], {"SHOAL_TOKEN": "x"}, "--slots"),
+        (["--prefix", "odd", "--master", "ws://h", "--job", "j"], {"SHOAL_TOKEN": "x"}, "node, role, none"),
+    ],
+)
+def test_wrong_words(words: list[str], environment: dict[str, str], complaint: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        agent.settings(words, environment)
+    assert complaint in str(caught.value)
