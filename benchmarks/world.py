@@ -32,7 +32,7 @@ from aiohttp import web
 from _common import Row, parse_options, progress, report
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, ProcessSeen
 from shoal.core.plans import ScalePlan
 from shoal.core.world import World
 from shoal.master import Master
@@ -49,7 +49,6 @@ from shoal.wire.messages import (
     Interrupt,
     Pause,
     Prepare,
-    ProcessStat,
     Ready,
     Refuse,
 )
@@ -308,7 +307,7 @@ class SimulatedAgent:
         await self._socket.send_bytes(encode(exited))
 
     async def heartbeat(self) -> None:
-        stat = ProcessStat(
+        stat = ProcessSeen(
             local_rank=0, pid=1, stopped=False, cpu=1.0, memory_bytes=1 << 30, step=1, collectives=10, busy=None
         )
         await self._socket.send_bytes(encode(Heartbeat(incarnation=self.incarnation, processes=(stat,))))
