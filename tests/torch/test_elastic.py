@@ -168,6 +168,17 @@ def test_stacks_are_printed_on_request(a_crew: MakeCrew) -> None:
     assert "in drain" in waiting.printed()
 
 
+def test_reports_tell_of_every_worker_up_to_the_last_step(a_crew: MakeCrew) -> None:
+    crew = a_crew(max_nodes=2)
+    crew.start(scripts.regression, ["worker-0", "worker-1"], steps=5)
+    crew.finish()
+    for worker in crew.workers.values():
+        last = crew.hub.reports[worker.node][-1]
+        assert (last.step, last.samples, last.generation) == (5, 5 * 2 * 4, 1)
+        assert last.metrics == {"loss": worker.told("loss")[-1][1]}
+        assert last.collectives == 5 * 2 + 2  # two buckets a step; header and tensors of the first take-over
+
+
 def test_losses_in_quick_succession_end_in_one_world(a_crew: MakeCrew) -> None:
     """Two die at once, then one more while the survivors are still forming the next world."""
     nodes = [f"worker-{i}" for i in range(5)]

@@ -98,6 +98,9 @@ class Session:
         A pause does not count: its members agree on a step, and no step comes any more. Whoever came out for it now
         could cross the release on the way.
         """
+        report = self._report()
+        if report is not None:  # the periodic one may come too late to tell of the last steps
+            self._link.send(report)
         self._link.send(LocalFinished(generation=generation))
         inbox = self.inbox
         with inbox.changed:
