@@ -22,14 +22,13 @@ from shoal.core.job.values import (
     NodeReady,
     PeerLost,
     ProcessExited,
-    ProcessSeen,
     ResizeTold,
     RestartNode,
     ScaleAsked,
     StopAsked,
     StopNode,
 )
-from shoal.core.nodes import NodeId, NodeStatus
+from shoal.core.nodes import NodeId, NodeStatus, ProcessSeen
 from shoal.core.view import JobPhase
 from shoal.core.world import Interrupt, Pause, Prepare, Release
 

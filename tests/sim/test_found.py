@@ -22,13 +22,12 @@ from shoal.core.job.values import (
     NodeFinished,
     NodeReady,
     PeerLost,
-    ProcessSeen,
     RestartNode,
     ScaleAsked,
     Tell,
     Ticked,
 )
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, ProcessSeen
 from shoal.core.view import JobPhase
 from shoal.core.world import Interrupt, Pause, Standing
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from shoal.agent.node import PLAIN_STORE
 from shoal.agent.settings import SECRETS, AgentSettings
 from shoal.core.nodes import NodeId
 from shoal.core.world import World
 from shoal.wire.local import SOCKET_VARIABLE
+from shoal.wire.messages import PLAIN_STORE
 
 
 def environment(

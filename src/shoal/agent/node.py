@@ -36,6 +36,7 @@ from shoal.wire.local import (
     Report,
 )
 from shoal.wire.messages import (
+    PLAIN_STORE,
     Ack,
     Commit,
     DumpStacks,
@@ -62,9 +63,6 @@ from shoal.wire.messages import (
     Succeeded,
     Welcome,
 )
-
-PLAIN_STORE = "plain/store"
-"""The key under which group rank 0 names the store of a plain world: `host:port`."""
 
 
 class Phase(StrEnum):

@@ -37,9 +37,10 @@ from shoal.agent.sockets import LocalServer
 from shoal.agent.usage import Stat, Usage, look, usage
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.core.exits import EXIT_DO_NOT_RESTART, ProcessExit
+from shoal.core.nodes import ProcessSeen
 from shoal.core.world import World
 from shoal.wire.local import Attached, FromProcess
-from shoal.wire.messages import PROTOCOL, FromMaster, Heartbeat, Hello, ProcessStat, Welcome
+from shoal.wire.messages import PROTOCOL, FromMaster, Heartbeat, Hello, Welcome
 
 EXIT_FAILED = 1
 EXIT_NOT_FOUND = 127
@@ -411,11 +412,11 @@ class Shell:
             self._ooms_seen = self._ooms.read()
             before, last = now, at
 
-    def _stat(self, local_rank: int, process: Process, used: dict[int, Usage]) -> ProcessStat | None:
+    def _stat(self, local_rank: int, process: Process, used: dict[int, Usage]) -> ProcessSeen | None:
         if process.pid not in used:
             return None  # it ended since we looked
         seen, report = used[process.pid], self._node.slots[local_rank].report
-        return ProcessStat(
+        return ProcessSeen(
             local_rank=local_rank,
             pid=process.pid,
             stopped=seen.stopped,

@@ -88,5 +88,23 @@ class Node:
         return replace(self, status=to, since=now, reason=reason)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeen:
+    """One training process at one moment, as its agent sees it."""
+
+    local_rank: int
+    pid: int
+    stopped: bool
+    """The kernel says it does not run: state T (stopped or traced)."""
+    cpu: float
+    """Cores used since the last sample."""
+    memory_bytes: int
+    step: int | None
+    collectives: int
+    """How many collectives it has entered in this world."""
+    busy: str | None
+    """What it says it does outside training steps (`with state.busy("eval")`)."""
+
+
 def node_id(role: Role, number: int) -> NodeId:
     return NodeId(f"{role}-{number}")

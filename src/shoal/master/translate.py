@@ -13,23 +13,7 @@ def to_event(node: NodeId, message: wire.FromAgent) -> core.Event | None:
     """The event that a message stands for; None: it is not the core's business."""
     match message:
         case wire.Heartbeat():
-            return core.HeartbeatSeen(
-                node=node,
-                incarnation=message.incarnation,
-                processes=tuple(
-                    core.ProcessSeen(
-                        local_rank=p.local_rank,
-                        pid=p.pid,
-                        stopped=p.stopped,
-                        cpu=p.cpu,
-                        memory_bytes=p.memory_bytes,
-                        step=p.step,
-                        collectives=p.collectives,
-                        busy=p.busy,
-                    )
-                    for p in message.processes
-                ),
-            )
+            return core.HeartbeatSeen(node=node, incarnation=message.incarnation, processes=message.processes)
         case wire.Ready():
             return core.NodeReady(node=node, incarnation=message.incarnation, steps=message.steps, sdk=message.sdk)
         case wire.Ack():

@@ -36,7 +36,6 @@ from shoal.core.job.values import (
     NodeSucceeded,
     PeerLost,
     ProcessExited,
-    ProcessSeen,
     RestartNode,
     Scale,
     StepGained,
@@ -44,7 +43,7 @@ from shoal.core.job.values import (
     Tell,
     Ticked,
 )
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, ProcessSeen
 from shoal.core.world import Commit, Dismiss, Interrupt, Pause, Prepare, Release, World
 from shoal.sim.clock import EPOCH, Link, VirtualClock
 from shoal.sim.training import Group, Pace, Phase, Process, Violation

@@ -13,6 +13,7 @@ from shoal.core.exits import EXIT_DO_NOT_RESTART
 from shoal.core.nodes import NodeId
 from shoal.core.world import World
 from shoal.wire.messages import (
+    PLAIN_STORE,
     Ack,
     Commit,
     Exited,
@@ -32,8 +33,6 @@ from shoal.wire.messages import (
     Welcome,
 )
 
-PLAIN_STORE = "plain/store"
-"""The key under which group rank 0 says where it hosts the store of a generation, as `host:port`."""
 PEERS = "torchrun/peers"
 """The key under which it says where the other torchruns reach it (`rendezvous_peers`)."""
 _ERROR_LIMIT = 8000

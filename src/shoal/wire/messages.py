@@ -7,10 +7,14 @@ training processes as they are (see `local`).
 
 import msgspec
 
+from shoal.core.nodes import ProcessSeen
 from shoal.core.world import World
 
 PROTOCOL = 1
 """Grows when a message changes in a way that an older peer would misread."""
+
+PLAIN_STORE = "plain/store"
+"""The key in a generation's bootstrap store under which plain scripts find their TCPStore: `host:port`."""
 
 MAX_MESSAGE = 4 * 1024 * 1024
 """Bytes. A world of 10,000 members is about 1 MiB; nothing legitimate is larger."""
@@ -40,26 +44,9 @@ class Hello(Message, frozen=True, kw_only=True):
     sdk: bool = False
 
 
-class ProcessStat(msgspec.Struct, frozen=True, kw_only=True):
-    """One training process at one moment."""
-
-    local_rank: int
-    pid: int
-    stopped: bool
-    """The kernel says it does not run: state T (stopped or traced)."""
-    cpu: float
-    """Cores used since the last sample."""
-    memory_bytes: int
-    step: int | None
-    collectives: int
-    """How many collectives it has entered in this world."""
-    busy: str | None
-    """What it says it does outside training steps (`with job.busy("eval")`)."""
-
-
 class Heartbeat(Message, frozen=True, kw_only=True):
     incarnation: int
-    processes: tuple[ProcessStat, ...]
+    processes: tuple[ProcessSeen, ...]
 
 
 class Ready(Message, frozen=True, kw_only=True):

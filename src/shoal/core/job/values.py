@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from shoal.core.exits import ProcessExit
 from shoal.core.hang import HangSettings
-from shoal.core.nodes import Node, NodeId
+from shoal.core.nodes import Node, NodeId, ProcessSeen
 from shoal.core.plans import ScalePlan
 from shoal.core.recovery import Budget, RecoverySettings
 from shoal.core.view import DecisionView, JobPhase, ResizeView
@@ -66,20 +66,6 @@ class JobSettings:
 
 
 # What is known -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSeen:
-    """A training process in its agent's last heartbeat."""
-
-    local_rank: int
-    pid: int
-    stopped: bool
-    cpu: float
-    memory_bytes: int
-    step: int | None
-    collectives: int
-    busy: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
