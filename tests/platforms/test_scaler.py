@@ -132,6 +132,13 @@ async def test_a_node_that_cannot_be_started_is_an_error_that_may_be_retried(wat
         await watched.scaler.scale(launching(a_node(9)))
 
 
+async def test_one_node_that_cannot_be_started_does_not_hold_up_the_others(watched: Watched) -> None:
+    with pytest.raises(PlatformUnavailable, match="worker-9"):
+        await watched.scaler.scale(launching(a_node(9), a_node(0)))
+    await watched.up()
+    assert len(watched.pids()) == 1
+
+
 async def test_nodes_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     parent = tmp_path / "parent.py"
     parent.write_text(

@@ -77,7 +77,7 @@ class Master:
         self._listeners: list[Callable[[DecisionView], None]] = []
         self._metrics = MasterMetrics()
         self._agents: dict[NodeId, AgentSocket] = {}
-        self._plans: asyncio.Queue[ScalePlan] = asyncio.Queue()
+        self._plans: asyncio.Queue[tuple[ScalePlan, int]] = asyncio.Queue()
         self._woken = asyncio.Event()
         self._over = asyncio.Event()
         self._server = AgentServer(
@@ -255,7 +255,7 @@ class Master:
                         agent.push(encode(Refuse(reason=reason)))
                         agent.end()
                 case Scale(plan=plan):
-                    self._plans.put_nowait(plan)
+                    self._plans.put_nowait((plan, 0))
                 case End():
                     self._over.set()
                 case _:
@@ -280,13 +280,13 @@ class Master:
             self._happen(Ticked())
 
     async def _carry_out_plans(self) -> None:
+        """In order; a plan that fails comes again later, behind the others. Plans name nodes, so order is no matter."""
+        loop = asyncio.get_running_loop()
         while True:
-            plan = await self._plans.get()
-            for attempt in range(1_000_000):
-                try:
-                    await self._scaler.scale(plan)
-                    break
-                except PlatformUnavailable as exc:
-                    delay = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-                    log.warning("plan %r: %s; trying again in %g s", plan.reason, exc, delay)
-                    await asyncio.sleep(delay)
+            plan, tries = await self._plans.get()
+            try:
+                await self._scaler.scale(plan)
+            except PlatformUnavailable as exc:
+                delay = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
+                log.warning("plan %r: %s; trying again in %g s", plan.reason, exc, delay)
+                loop.call_later(delay, self._plans.put_nowait, (plan, tries + 1))

@@ -98,6 +98,8 @@ async def _open(
         raise Disconnected(f"master at {url} answered {exc.status}: {said}") from exc
     except (ssl.SSLError, aiohttp.ClientConnectorCertificateError) as exc:
         raise Refused(f"master at {url}: TLS failed: {exc}") from exc
+    except aiohttp.ClientConnectorError as exc:
+        raise Disconnected(f"no master at {url}: {exc.os_error.strerror or exc.os_error}") from exc
     except (OSError, aiohttp.ClientError) as exc:
         raise Disconnected(f"no master at {url}: {exc}") from exc
 

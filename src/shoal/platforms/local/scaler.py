@@ -64,9 +64,15 @@ class LocalScaler:
     async def scale(self, plan: ScalePlan) -> None:
         for node in plan.remove_nodes:
             self._remove(node)
+        failures: list[PlatformUnavailable] = []
         for node in plan.launch_nodes:
             if node.id not in self._ever:
-                self._start(node)
+                try:
+                    self._start(node)
+                except PlatformUnavailable as exc:
+                    failures.append(exc)  # the others are started all the same
+        if failures:
+            raise PlatformUnavailable("; ".join(str(exc) for exc in failures)) from failures[0]
 
     async def close(self) -> None:
         children = list(self._children.values())
