@@ -148,8 +148,9 @@ class TorchrunFleet:
 class ShoalFleet:
     """One `shoal run` with its agents on this machine."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *flags: str) -> None:
         self._job = job
+        self._flags = flags
         self._count = 0
         self._name = "benchmark"
         self._environment = {**ENVIRONMENT, "SHOAL_HOME": str(job.folder / "home")}
@@ -158,7 +159,7 @@ class ShoalFleet:
     def start(self, nodes: int) -> None:
         self._count = nodes
         flags = (_nnodes(self._job), f"--agents={nodes}", f"--name={self._name}", "--max-restarts=100")
-        command = (sys.executable, "-m", "shoal", "run", *flags, *self._job.command)
+        command = (sys.executable, "-m", "shoal", "run", *flags, *self._flags, *self._job.command)
         self._run = _popen(command, self._job.folder / "shoal.log", environment=self._environment)
 
     def add_node(self) -> None:
