@@ -1,0 +1,145 @@
+"""Tables of the documentation that are made from the code: metrics, exit codes, `shoal run`'s flags.
+
+    python tools/reference.py            say whether the pages are up to date (exit code 1: they are not)
+    python tools/reference.py --write    bring them up to date
+
+A page marks the place of a table with `<!-- table: NAME -->` and `<!-- end of table -->`.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from shoal.cli.run_flags import FLAGS
+from shoal.core.exits import (
+    EXIT_DO_NOT_RESTART,
+    EXIT_LEFT,
+    EXIT_OOM,
+    EXITS_HARDWARE,
+    ExitCause,
+    ProcessExit,
+    cause_of,
+)
+from shoal.core.job import JobSettings, JobSpec, new_job
+from shoal.core.job.values import ProcessExited, ResizeTold
+from shoal.core.nodes import NodeId
+from shoal.core.recovery import (
+    Budget,
+    EndMember,
+    FailJob,
+    Failure,
+    RecoverySettings,
+    RelaunchNode,
+    RestartProcesses,
+    decide_recovery,
+)
+from shoal.core.view import ResizeView
+from shoal.master.metrics import MasterMetrics
+
+DOCS = Path(__file__).parents[1] / "docs"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NODE = NodeId("worker-0")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def metrics() -> str:
+    """Every metric that a master serves, after a little of everything has happened to it."""
+    job, _ = new_job(JobSpec(name="job", uid="job.0", min_nodes=1, max_nodes=1), JobSettings(), nodes=1, now=NOW)
+    resized = ResizeView(generation=1, at=NOW, reason="", before=0, after=1)
+    served = MasterMetrics()
+    failure = ProcessExited(node=NODE, incarnation=1, local_rank=0, exit=ProcessExit(code=1))
+    told = ResizeTold(node=NODE, generation=1, drain=0, rendezvous=0, restore=0, first_step=0, lost_steps=0)
+    served.observe(job, failure, replace(job, resizes=(resized,)))
+    served.observe(job, told, job)
+    rows = []
+    for family in text_string_to_metric_families(served.text(job).decode()):
+        if all(sample.name.endswith("_created") for sample in family.samples):
+            continue  # when a counter began: the library's own
+        labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        rows.append([f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), family.documentation])
+    return table(["metric", "kind", "labels", "meaning"], rows)
+
+
+def exit_codes() -> str:
+    """What each exit code of a training process means, and what follows, as the code decides it."""
+    shown: list[tuple[str, int, bool]] = [
+        ("0", 0, False),
+        ("1 to 127, a Python traceback", 1, False),
+        (str(EXIT_DO_NOT_RESTART), EXIT_DO_NOT_RESTART, False),
+        (str(EXIT_LEFT), EXIT_LEFT, False),
+        ("134, 135, 136, 139: SIGABRT, SIGBUS, SIGFPE, SIGSEGV", 139, False),
+        ("137, 143: SIGKILL, SIGTERM", 137, False),
+        ("137, and the cgroup's oom_kill count rose", 137, True),
+        (" and ".join(map(str, sorted(EXITS_HARDWARE))), min(EXITS_HARDWARE), False),
+        (str(EXIT_OOM), EXIT_OOM, False),
+    ]
+    rows = []
+    for name, code, oom in shown:
+        cause = cause_of(ProcessExit(code=code, oom=oom))
+        rows.append([name, f"`{cause.value}`", *_consequence(cause)])
+    return table(["exit code", "cause", "what happens", "charged"], rows)
+
+
+def _consequence(cause: ExitCause) -> tuple[str, str]:
+    if cause is ExitCause.SUCCEEDED:
+        return "the process is done; the node has succeeded when all its processes have", ""
+    failure = Failure(node=NODE, cause=cause, detail="", node_lost=False, critical=False)
+    decision = decide_recovery(failure, Budget(limit=3), without_progress=0, now=NOW, settings=RecoverySettings())
+    match decision:
+        case RestartProcesses(charged=charged):
+            return "the node's processes are started again", "yes" if charged else "no"
+        case RelaunchNode(charged=charged):
+            return "another node takes its place", "yes" if charged else "no"
+        case EndMember():
+            return "the member has left; nobody takes its place", "no"
+        case FailJob():
+            return "the job fails", ""
+
+
+def flags() -> str:
+    rows = []
+    for flag in FLAGS:
+        short = f"`-{flag.short}`, " if flag.short else ""
+        value = f" {flag.metavar}" if flag.metavar else ""
+        rows.append([f"{short}`{flag.spelling}{value}`", flag.help, f"`{flag.default}`" if flag.default else ""])
+    return table(["flag", "meaning", "default"], rows)
+
+
+TABLES = {"metrics": metrics, "exit-codes": exit_codes, "flags": flags}
+PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def pages(tables: Mapping[str, str]) -> Iterator[tuple[Path, str, str]]:
+    """Each page with tables in it: as it is, and as it should be."""
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if PLACE.search(text):
+            yield path, text, PLACE.sub(lambda found: f"{found[1]}{tables[found[2]]}\n{found[3]}", text)
+
+
+def main(words: Sequence[str]) -> int:
+    stale = 0
+    for path, text, wanted in pages({name: make() for name, make in TABLES.items()}):
+        if text == wanted:
+            continue
+        if "--write" in words:
+            path.write_text(wanted, encoding="utf-8")
+            sys.stdout.write(f"{path.relative_to(DOCS.parent)} brought up to date\n")
+        else:
+            sys.stdout.write(f"{path.relative_to(DOCS.parent)} is out of date: python tools/reference.py --write\n")
+            stale = 1
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
