@@ -161,11 +161,12 @@ def test_stacks_are_printed_on_request(a_crew: MakeCrew) -> None:
     crew.start(scripts.regression, ["worker-0", "worker-1"], steps=5, gates=(3,))
     crew.wait_gate(3)
     crew.hub.wait_for(lambda hub: any(r.step == 3 for r in hub.reports.get("worker-1", [])))
-    waiting = crew.workers["worker-1"]  # in the collectives of step 3, which rank 0 has not entered
+    waiting = crew.workers["worker-1"]  # for rank 0, in step 3
     os.kill(waiting.process.pid, signal.SIGUSR2)
     crew.open_gate(3)
     crew.finish()
-    assert "in drain" in waiting.printed()
+    assert "most recent call first" in waiting.printed()
+    assert "in train" in waiting.printed()
 
 
 def test_reports_tell_of_every_worker_up_to_the_last_step(a_crew: MakeCrew) -> None:
