@@ -114,9 +114,12 @@ class Fleet(Protocol):
 class TorchrunFleet:
     """One torchrun for each node; the first one hosts the store and is never killed."""
 
-    def __init__(self, job: Job, *flags: str) -> None:
+    def __init__(self, job: Job, *flags: str, share_store: bool = True) -> None:
+        """`share_store`: torchrun's default. With it a node that joins a running job waits for an address that the
+        others have published in an earlier round only (torch 2.13), and so do they."""
         self._job = job
         self._flags = flags
+        self._environment = {**ENVIRONMENT, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": str(int(not share_store))}
         self._endpoint = f"127.0.0.1:{_free_port()}"
         self._nodes: list[subprocess.Popen[bytes]] = []
 
@@ -129,9 +132,11 @@ class TorchrunFleet:
             *(sys.executable, "-m", "torch.distributed.run"),
             *(_nnodes(self._job), "--nproc-per-node=1", "--max-restarts=100"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint={self._endpoint}", "--rdzv-id=benchmark"),
-            *("--local-addr=127.0.0.1", *self._flags, *self._job.command),
+            *("--local-addr=127.0.0.1", f"--log-dir={self._job.folder / 'torchrun'}"),
+            *(*self._flags, *self._job.command),
         )
-        self._nodes.append(_popen(command, self._job.folder / f"torchrun-{len(self._nodes)}.log"))
+        log = self._job.folder / f"torchrun-{len(self._nodes)}.log"
+        self._nodes.append(_popen(command, log, environment=self._environment))
 
     def node_of(self, pid: int) -> psutil.Process:
         return _ancestor(pid, lambda process: process.pid in {node.pid for node in self._nodes})
@@ -185,7 +190,7 @@ def _nnodes(job: Job) -> str:
     return f"--nnodes={job.nodes[0]}:{job.nodes[1]}"
 
 
-def _popen(command: Sequence[str], log: Path, *, environment: dict[str, str] = ENVIRONMENT) -> subprocess.Popen[bytes]:
+def _popen(command: Sequence[str], log: Path, *, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     with log.open("ab") as file:
         return subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
