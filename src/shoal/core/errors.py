@@ -6,7 +6,11 @@ ShoalError
 ├── Refused              the other side does not want us: token, version, fenced; final
 ├── ProtocolError        bytes that are not a message of ours, or one too many
 ├── Disconnected         the connection ended; a new one may work
-└── PlatformUnavailable  the platform did not do it this time; a retry may
+├── PlatformUnavailable  the platform did not do it this time; a retry may
+├── StateUnavailable     the job's state could not be written or read this time; a retry may work
+├── StateUnreadable      the job's state is there and not for this release to read: damaged, newer, or not ours
+├── StateTaken           somebody who is alive owns the state: one job, one master
+└── Superseded           a master with a higher term owns the job now; this one must end
 """
 
 
@@ -36,3 +40,19 @@ class Disconnected(ShoalError):
 
 class PlatformUnavailable(ShoalError):
     """The platform could not carry out a call now."""
+
+
+class StateUnavailable(ShoalError):
+    """A state store could not do it now: the disk is full, a service does not answer."""
+
+
+class StateUnreadable(ShoalError):
+    """What is stored is no state that this release can read. Nothing of it was touched."""
+
+
+class StateTaken(ShoalError):
+    """Another process holds the state."""
+
+
+class Superseded(ShoalError):
+    """There is a newer master: whatever this one would write or say is void."""

@@ -1,6 +1,7 @@
 """The ports: what the shells need of the world outside, as small as it can be."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
@@ -29,4 +30,45 @@ class Scaler(Protocol):
 
     async def close(self) -> None:
         """End every node that still runs. Nothing is left behind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What a master finds when it takes a job's state over."""
+
+    term: int
+    """This master's. Higher than that of every master before."""
+    records: tuple[bytes, ...] = ()
+    """The newest snapshot and what was appended to it since, in order; empty: a new job."""
+    lost: str | None = None
+    """What of the state could not be read back, in words; the records are those before it."""
+    trouble: str | None = None
+    """Why nothing can be written at the moment; None: it can."""
+
+
+class StateStore(Protocol):
+    """Where a master keeps its job's state, and how masters of one job keep out of each other's way.
+
+    Records are bytes that mean nothing to the store. What `append` or `compact` has returned from is there for the next
+    `claim`, in order, whatever happens to this process; what they were doing when the process ended is there as a
+    whole or not at all. Calls are made one at a time.
+    """
+
+    async def claim(self) -> Claimed:
+        """Become the only writer. Raises `StateTaken` when the owner is alive and cannot be superseded,
+        `StateUnreadable` when what is there is not for us (and is left as it is), `StateUnavailable`."""
+        ...
+
+    async def append(self, record: bytes) -> None:
+        """Add one record. Raises `Superseded` when there is a newer owner, `StateUnavailable` when it was not added;
+        after that only `compact` can make the store whole again."""
+        ...
+
+    async def compact(self, snapshot: bytes) -> None:
+        """Replace everything by this one record. Raises as `append` does; what was there is then still there."""
+        ...
+
+    async def close(self) -> None:
+        """Stop writing. The state stays."""
         ...
