@@ -1,12 +1,13 @@
 """One job, decided: `handle(job, event, now)` says what the job is next and what must be done.
 
 `values` has the nouns, `handle` the one door for events, `failures` what a loss leads to, `members` who is launched
-and who leaves, `looks` the view for people. The master is a shell around `handle`; so is the simulation.
+and who leaves, `takeover` how a new master begins, `looks` the view for people. The master is a shell around `handle`; so is the simulation.
 """
 
 from shoal.core.job.handle import admit, deadline, handle, new_job
 from shoal.core.job.looks import view
 from shoal.core.job.members import refusal
+from shoal.core.job.takeover import noted, reconcile, taken_over
 from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
 
 __all__ = [
@@ -19,6 +20,9 @@ __all__ = [
     "deadline",
     "handle",
     "new_job",
+    "noted",
+    "reconcile",
     "refusal",
+    "taken_over",
     "view",
 ]

@@ -4,7 +4,7 @@ Events of nodes that are not live, or that speak for an earlier incarnation, cha
 """
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from shoal.core import world
@@ -40,6 +40,7 @@ from shoal.core.job.values import (
     Seen,
     StepGained,
     StopAsked,
+    StopNode,
     Ticked,
 )
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
@@ -95,12 +96,15 @@ class Rejected:
 
 
 def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tuple[Job, Admitted | Rejected]:
-    """May this agent in? One without a name joins by itself and is given one. The caller then sends `AgentJoined`."""
-    if job.ending is not None:
+    """May this agent in? One without a name joins by itself and is given one. The caller then sends `AgentJoined`.
+
+    A member of a job that is ending may: it is told to stop, with the time that is left for it.
+    """
+    known = job.nodes.get(node) if node is not None else None
+    if job.ended is not None or (job.ending is not None and known is None):
         return job, Rejected(reason=f"job {job.spec.name} is ending: {job.reason}")
     if node is None:
         return _admit_newcomer(job, now)
-    known = job.nodes.get(node)
     if known is None:
         return job, Rejected(reason=f"job {job.spec.name} has no node {node}")
     if not known.is_live:
@@ -220,6 +224,9 @@ def _joined(turn: Turn, event: AgentJoined, node: Node) -> None:
         node.id,
         Seen(connected=True, at=turn.now, pid=event.pid, address=event.address, processes=processes),
     )
+    if turn.job.ending is not None:
+        turn.tell(StopNode(reason=turn.job.reason, grace=_time_to_stop(turn.job, turn.now)), node.id)
+        return
     if event.incarnation < node.incarnation:
         turn.tell(RestartNode(incarnation=node.incarnation, sdk=turn.job.sdk, reason=node.reason), node.id)
     r = turn.job.rendezvous
@@ -231,6 +238,11 @@ def _joined(turn: Turn, event: AgentJoined, node: Node) -> None:
         turn.tell(Prepare(r.pending), node.id)
     elif member.standing is Standing.ACTIVE and r.committed is not None:
         _catch_up(turn, node.id, event.generation)
+
+
+def _time_to_stop(job: Job, now: datetime) -> timedelta:
+    left = timedelta(0) if job.end_by is None else job.end_by - job.settings.end_slack - now
+    return max(timedelta(0), left)
 
 
 def _catch_up(turn: Turn, node: NodeId, generation: int) -> None:
@@ -307,7 +319,7 @@ def _peer_lost(turn: Turn, event: PeerLost) -> None:
     if turn.job.peer_closed is None:
         turn.job = replace(turn.job, peer_closed=turn.now)
     for node, seen in turn.job.seen.items():
-        if not seen.connected and _in_world(turn.job, node):
+        if not seen.connected and not seen.unheard and _in_world(turn.job, node):
             failures.node_lost(turn, node, ExitCause.GONE, "its agent and its peers' connections closed")
 
 
@@ -380,7 +392,8 @@ def _gone(job: Job, now: datetime) -> list[tuple[NodeId, str]]:
     gone = []
     for node, seen in job.seen.items():
         if seen.suspect_until is not None and now >= seen.suspect_until:
-            gone.append((node, f"disconnected for {limit.total_seconds():.0f} s"))
+            away = job.settings.suspect_after_restart if seen.unheard else limit
+            gone.append((node, f"disconnected for {away.total_seconds():.0f} s"))
         elif seen.connected and now - seen.at >= limit:
             gone.append((node, f"silent for {(now - seen.at).total_seconds():.0f} s"))
     return gone

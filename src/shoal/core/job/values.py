@@ -44,6 +44,8 @@ class JobSettings:
     suspect_after: timedelta = timedelta(seconds=10)
     """How long a node may be silent or disconnected before it counts as gone. Five heartbeats: a machine that swaps
     or a link that stalls is not dead."""
+    suspect_after_restart: timedelta = timedelta(seconds=60)
+    """How long the nodes have to come back to a master that took over. As long as an agent looks for its master."""
     last_call: timedelta = timedelta(seconds=3)
     broken_after: timedelta = timedelta(seconds=1)
     """How long a world may stand still after members reported a closed connection while nobody is known to be gone."""
@@ -78,6 +80,8 @@ class Seen:
     address: str = ""
     suspect_until: datetime | None = None
     """Its socket closed; when this has passed it is gone."""
+    unheard: bool = False
+    """It has not come back since another master took over: nobody knows whether it is there."""
     processes: tuple[ProcessSeen, ...] = ()
 
 

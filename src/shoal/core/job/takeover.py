@@ -1,0 +1,64 @@
+"""How a master begins that was not there before: with the state of the one before it, and what is found to exist.
+
+The job itself did not stop: its nodes train on and come back one by one, and each says where it stands. So nothing is
+decided here about anybody, but that everybody has time to come back.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from shoal.core.job.turn import Turn
+from shoal.core.job.values import Job
+from shoal.core.nodes import Node, NodeId, NodeStatus
+from shoal.core.plans import ScalePlan
+
+
+def taken_over(job: Job, now: datetime, *, reason: str) -> Job:
+    """The job as a new master takes it on from its records."""
+    if job.ended is not None:
+        return job
+    until = now + job.settings.suspect_after_restart
+    seen = {
+        node: replace(known, connected=False, unheard=True, at=now, suspect_until=until)
+        for node, known in job.seen.items()
+    }
+    return noted(
+        replace(
+            job,
+            seen=seen,
+            peer_closed=None,
+            hanging=frozenset(),  # who hangs is told so again: the order may have been lost
+            gain=replace(job.gain, at=now, speed=()),  # nobody could report: that was no hang
+        ),
+        reason,
+        now,
+    )
+
+
+def noted(job: Job, reason: str, now: datetime) -> Job:
+    """Record a decision of the master itself, for people."""
+    turn = Turn(job, now)
+    turn.say(reason)
+    return turn.job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    gone: tuple[Node, ...]
+    """Ran by our account, and the platform knows nothing of them."""
+    plan: ScalePlan
+
+
+def reconcile(job: Job, existing: Collection[NodeId], *, reason: str) -> Reconciled:
+    """What to do about a platform on which just these nodes exist. Nodes that joined by themselves are not its."""
+    ours = [node for node in job.nodes.values() if not node.external]
+    missing = [node for node in ours if node.is_live and node.id not in existing]
+    return Reconciled(
+        gone=tuple(node for node in missing if node.status is NodeStatus.RUNNING),
+        plan=ScalePlan(
+            launch_nodes=tuple(node for node in missing if node.status is NodeStatus.PENDING),
+            remove_nodes=tuple(node for node in ours if not node.is_live and node.id in existing),
+            reason=reason,
+        ),
+    )
