@@ -36,7 +36,7 @@ class Desk:
         self.heard: list[FromAgent] = []
         self.left: list[AgentSocket] = []
 
-    def hello(self, hello: Hello, socket: AgentSocket) -> Welcome | Refuse:
+    async def hello(self, hello: Hello, socket: AgentSocket) -> Welcome | Refuse:
         if hello.node == "stranger":
             return Refuse(reason="job j has no node stranger")
         socket.node = hello.node

@@ -1,7 +1,9 @@
 """The master of one job: one owner of the job's state, one method that changes it.
 
-`_happen` is the only door: event in, `handle` asked, effects carried out, in the event loop's thread and without
-awaiting anything. Sends are queued per agent; plans go to the scaler through a queue with retries.
+`_happen` is the only door: event in, `handle` asked, in the event loop's thread and without awaiting anything. With a
+`StateStore` what was decided is recorded before it is acted upon: one task writes what has changed and then carries out
+the effects, and whatever happens while it writes goes into the next record. Sends are queued per agent; plans go to
+the scaler through a queue with retries.
 """
 
 import asyncio
@@ -12,9 +14,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
 
-from shoal.core.errors import BadInput, PlatformUnavailable
+from shoal.core import journal
+from shoal.core.errors import BadInput, PlatformUnavailable, Superseded
 from shoal.core.exits import ProcessExit
-from shoal.core.job import Event, Job, JobSettings, JobSpec, admit, deadline, handle, new_job, refusal, view
+from shoal.core.job import (
+    Event,
+    Job,
+    JobSettings,
+    JobSpec,
+    admit,
+    deadline,
+    handle,
+    new_job,
+    noted,
+    reconcile,
+    refusal,
+    taken_over,
+    view,
+)
 from shoal.core.job.handle import Rejected
 from shoal.core.job.values import (
     AgentDisconnected,
@@ -31,13 +48,16 @@ from shoal.core.job.values import (
 )
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
-from shoal.core.ports import Clock, Scaler
+from shoal.core.ports import Clock, Scaler, StateStore
 from shoal.core.view import DecisionView, JobView
 from shoal.master.http import routes
+from shoal.master.keeper import Keeper
 from shoal.master.metrics import MasterMetrics
+from shoal.master.platform import RemoteScaler
 from shoal.master.translate import to_event, to_message
 from shoal.wire.codec import encode
 from shoal.wire.messages import PROTOCOL, FromAgent, Hello, Refuse, StorePush, StoreSet, Welcome
+from shoal.wire.platform import JobSeen, PlatformHello, StopOrder
 from shoal.wire.server import AgentServer, AgentSocket, Listen, ServerSettings
 from shoal.wire.tokens import JobKeys
 
@@ -47,6 +67,7 @@ TICK = timedelta(seconds=0.5)
 """Silence and hangs are looked for this often; known deadlines are met exactly."""
 MIN_WAIT = timedelta(milliseconds=1)
 """Between two ticks, also when a deadline has passed and nothing came of it: the event loop never spins."""
+_KILLED = 128 + 9
 RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Between tries of a plan that the platform could not carry out; the last one repeats."""
 
@@ -71,8 +92,16 @@ class Master:
         awaited_joins: int = 0,
         clock: Clock | None = None,
         server_settings: ServerSettings | None = None,
+        store: StateStore | None = None,
     ) -> None:
+        """`store`: keep the job's state there, and go on with what is there already; None: it dies with this master."""
         self._clock = clock or SystemClock()
+        self._keeper = None if store is None else Keeper(store, self._clock, changed=self._durability)
+        self._undone: list[Effect] = []
+        self._unrecorded = asyncio.Event()
+        self._recorded: list[asyncio.Future[None]] = []
+        self._superseded: str | None = None
+        self.term = 0
         self._scaler = scaler
         self._listeners: list[Callable[[DecisionView], None]] = []
         self._metrics = MasterMetrics()
@@ -81,7 +110,11 @@ class Master:
         self._woken = asyncio.Event()
         self._over = asyncio.Event()
         self._server = AgentServer(
-            keys=keys, door=self, listen=listen or Listen(), routes=routes(self), settings=server_settings
+            keys=keys,
+            door=self,
+            listen=listen or Listen(),
+            routes=[*routes(self), *(scaler.routes(self) if isinstance(scaler, RemoteScaler) else ())],
+            settings=server_settings,
         )
         self._job, self._first = new_job(
             spec, settings, nodes=nodes, awaited_joins=awaited_joins, now=self._clock.now()
@@ -98,22 +131,43 @@ class Master:
         return self._server.port
 
     async def start(self) -> None:
-        """Open the port. Raises `BadInput` when it cannot be had."""
+        """Take the job's state over, if there is any, and open the port.
+
+        Raises `BadInput` when the port cannot be had, and what `StateStore.claim` raises.
+        """
+        if self._keeper is not None:
+            claimed, found = await self._keeper.claim()
+            self.term = claimed.term
+            if found is not None:
+                reason = f"master {claimed.term} took over"
+                self._job, self._first = taken_over(found, self._clock.now(), reason=reason), ()
+            await self._keeper.keep(self._job)
         await self._server.start()
 
     async def run(self) -> JobView:
-        """Run the job to its end. Whatever happens, nothing of it is left running afterwards."""
+        """Run the job to its end. Whatever happens, nothing of it is left running afterwards.
+
+        Raises `Superseded` when another master has the job: then everything is left to it.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._scaler.start(self._node_exited)
                 background = [tasks.create_task(self._tick()), tasks.create_task(self._carry_out_plans())]
+                if self._keeper is not None:
+                    background.append(tasks.create_task(self._record()))
                 self._do(self._first)
+                if self._job.ended is not None:
+                    self._over.set()  # the master before this one died on its last words
                 await self._over.wait()
                 for task in background:
                     task.cancel()
+        except* Superseded as group:
+            raise group.exceptions[0] from None
         finally:
             await self._scaler.close()
             await self._server.close()
+            if self._keeper is not None:
+                await self._keeper.close()
         return self.view()
 
     def view(self) -> JobView:
@@ -136,6 +190,7 @@ class Master:
         if self._job.ending is not None and grace is not None:
             self._job = replace(self._job, end_by=self._clock.now() + grace)
             self._woken.set()
+            self._unrecorded.set()
             return
         self._happen(StopAsked(reason=reason, grace=grace))
 
@@ -144,17 +199,20 @@ class Master:
 
     # Agents (the server's door) ---------------------------------------------------------------------------
 
-    def hello(self, hello: Hello, socket: AgentSocket) -> Welcome | Refuse:
+    async def hello(self, hello: Hello, socket: AgentSocket) -> Welcome | Refuse | None:
         spec = self._job.spec
         if hello.job != spec.name:
             return Refuse(reason=f"this is the master of job {spec.name}, not of {hello.job}")
         if hello.slots != spec.nproc:
             return Refuse(reason=f"job {spec.name} has {spec.nproc} processes per node, this node {hello.slots}")
-        now = self._clock.now()
-        node = NodeId(hello.node) if hello.node is not None else None
-        self._job, answer = admit(self._job, node, hello.incarnation, now)
+        if self._is_superseded(hello.term, hello.node or hello.host):
+            return None
+        before, node = self._job, NodeId(hello.node) if hello.node is not None else None
+        self._job, answer = admit(before, node, hello.incarnation, self._clock.now())
         if isinstance(answer, Rejected):
             return Refuse(reason=answer.reason)
+        if self._job is not before and self._keeper is not None:
+            await self._is_recorded()  # a name that was given away stays given away
         earlier = self._agents.get(answer.node)
         if earlier is not None:
             earlier.end()
@@ -172,7 +230,16 @@ class Master:
             heartbeat_seconds=settings.heartbeat.total_seconds(),
             max_restarts=spec.max_restarts,
             command=spec.command,
+            term=self.term,
         )
+
+    def _is_superseded(self, term: int, who: str) -> bool:
+        """Somebody has spoken to a master with a higher term: this one must end, and says nothing more."""
+        if term <= self.term or self._keeper is None:
+            return False
+        self._superseded = f"{who} has spoken to master {term}, this is master {self.term}"
+        self._unrecorded.set()
+        return True
 
     def _joined(self, node: NodeId, socket: AgentSocket, hello: Hello) -> None:
         if self._agents.get(node) is not socket:
@@ -216,6 +283,30 @@ class Master:
             if (agent := self._agents.get(member.node)) is not None:
                 agent.push(data)
 
+    # The platform, where it is another process (`RemoteScaler`'s desk) -------------------------------------
+
+    def seen(self) -> JobSeen:
+        trouble = self._keeper.trouble if self._keeper is not None else None
+        return JobSeen(term=self.term, view=self.view(), trouble=trouble)
+
+    def refuses(self, hello: PlatformHello) -> str | None:
+        if hello.job != self._job.spec.name:
+            return f"this is the master of job {self._job.spec.name}, not of {hello.job}"
+        return "superseded" if self._is_superseded(hello.term, "the platform") else None
+
+    def exists(self, running: frozenset[NodeId], ended: dict[NodeId, ProcessExit]) -> None:
+        for node, exit in ended.items():
+            self._node_exited(node, exit)
+        found = reconcile(self._job, running, reason="the platform came back without them")
+        for lost in found.gone:
+            self._node_exited(lost.id, ProcessExit(code=_KILLED))
+        if not found.plan.is_empty:
+            self._plans.put_nowait((found.plan, 0))
+
+    def stop_order(self, order: StopOrder) -> None:
+        grace = None if order.grace_seconds is None else timedelta(seconds=max(0.0, order.grace_seconds))
+        self.stop(order.reason, grace=grace)
+
     # Everything that happens ------------------------------------------------------------------------------
 
     def _node_exited(self, node: NodeId, exit: ProcessExit) -> None:
@@ -225,10 +316,48 @@ class Master:
         before = self._job
         self._job, effects = handle(before, event, self._clock.now())
         self._metrics.observe(before, event, self._job)
-        self._do(effects)
+        if self._keeper is None:
+            self._do(effects)
+        elif effects or journal.is_worth_a_look(event):
+            self._undone += effects
+            self._unrecorded.set()
         if self._job.decisions is not before.decisions:
             self._announce(before)
         self._woken.set()
+
+    async def _record(self) -> None:
+        """Write what has changed, then do what was decided. Ends only by `Superseded`."""
+        assert self._keeper is not None
+        while True:
+            await self._unrecorded.wait()
+            self._unrecorded.clear()
+            if self._superseded is not None:
+                raise Superseded(self._superseded)
+            effects, self._undone = self._undone, []
+            waiting, self._recorded = self._recorded, []
+            await self._keeper.keep(self._job)
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._do(tuple(effects))
+
+    async def _is_recorded(self) -> None:
+        """Wait until the job as it is now is written down."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._recorded.append(waiter)
+        self._unrecorded.set()
+        await waiter
+
+    def _durability(self, trouble: str | None) -> None:
+        """The state can be kept no more, or again."""
+        reason = (
+            "the job's state is kept again"
+            if trouble is None
+            else f"the job's state cannot be kept: {trouble}; training goes on, but if this master dies the job ends"
+        )
+        before, self._job = self._job, noted(self._job, reason, self._clock.now())
+        log.warning("%s", reason)
+        self._announce(before)
 
     def _announce(self, before: Job) -> None:
         known = before.decisions[-1] if before.decisions else None

@@ -164,8 +164,8 @@ class FileStore:
 
     async def _quiet(self) -> None:
         while self._syncing is not None:
-            with contextlib.suppress(OSError):
-                await self._syncing
+            await asyncio.wait([self._syncing])
+            await asyncio.sleep(0)  # for `_synced`
 
 
 def _sync_directory(path: Path) -> None:

@@ -1,44 +1,57 @@
-"""An agent's connection to its master: one WebSocket, a handshake, then messages both ways."""
+"""Connections to a master: one WebSocket, a handshake, then messages both ways. For agents, and for platforms."""
 
 import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
 
 import aiohttp
+import msgspec
 
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import MAX_MESSAGE, PROTOCOL, FromAgent, FromMaster, Hello, Refuse, Welcome
+from shoal.wire.platform import Denied, FromPlatform, JobSeen, PlatformHello, ToPlatform
 from shoal.wire.tls import fingerprint_bytes
 
-_decoder: Decoder[FromMaster] = Decoder(FromMaster, limit=MAX_MESSAGE)
+Out = TypeVar("Out", bound=msgspec.Struct)
+In = TypeVar("In", bound=msgspec.Struct)
+First = TypeVar("First", bound=msgspec.Struct)
+
+_agents: Decoder[FromMaster] = Decoder(FromMaster, limit=MAX_MESSAGE)
+_platforms: Decoder[ToPlatform] = Decoder(ToPlatform, limit=MAX_MESSAGE)
 
 PING_SECONDS = 10.0
 """A master that answers no ping for half of this after it is counted as disconnected: a silent dead peer
 would otherwise hang the connection for good."""
 
 
-class Connection:
+class Link(Generic[Out, In, First]):
     """A connection whose handshake is done. Ends with `Disconnected`; a new one may then be made."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, welcome: Welcome
+        self,
+        session: aiohttp.ClientSession,
+        socket: aiohttp.ClientWebSocketResponse,
+        decoder: Decoder[In],
+        welcome: First,
     ) -> None:
         self.welcome = welcome
         self._session = session
         self._socket = socket
+        self._decoder = decoder
 
-    async def send(self, message: FromAgent) -> None:
+    async def send(self, message: Out) -> None:
         try:
             await self._socket.send_bytes(encode(message))
         except (ConnectionError, aiohttp.ClientError, RuntimeError) as exc:
             raise Disconnected(f"the master closed the connection: {exc}") from exc
 
-    async def __aiter__(self) -> AsyncIterator[FromMaster]:
+    async def __aiter__(self) -> AsyncIterator[In]:
         """The master's messages, until `Disconnected`."""
         while True:
-            yield await _receive(self._socket)
+            yield await _receive(self._socket, self._decoder)
 
     async def close(self) -> None:
         with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
@@ -47,40 +60,89 @@ class Connection:
         await self._session.close()
 
 
+Connection = Link[FromAgent, FromMaster, Welcome]
+PlatformConnection = Link[FromPlatform, ToPlatform, JobSeen]
+
+
 async def connect(
     url: str, *, token: str, hello: Hello, fingerprint: str | None = None, timeout: float = 10.0
 ) -> Connection:
-    """Connect and shake hands.
+    """Connect an agent and shake hands.
 
     Raises `Refused` when the master does not want us (final), `Disconnected` when it cannot be reached now.
     """
-    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), trust_env=False)
+    session, socket, answer = await _greeted(url, "/agent", token, fingerprint, timeout, hello, _agents)
     async with contextlib.AsyncExitStack() as unless_welcome:
-        unless_welcome.push_async_callback(session.close)
-        try:
-            async with asyncio.timeout(timeout):
-                socket = await _open(session, url, token, fingerprint)
-                unless_welcome.push_async_callback(socket.close)
-                await socket.send_bytes(encode(hello))
-                answer = await _receive(socket)
-        except TimeoutError as exc:
-            raise Disconnected(f"master at {url} did not answer within {timeout:g} s") from exc
+        _close_later(unless_welcome, session, socket)
         if isinstance(answer, Refuse):
             raise Refused(answer.reason)
         if not isinstance(answer, Welcome):
             raise ProtocolError(f"master at {url}: wanted Welcome, got {type(answer).__name__}")
         if answer.protocol != PROTOCOL:
             raise Refused(f"master at {url} speaks protocol {answer.protocol}, this agent {PROTOCOL}")
+        if answer.term < hello.term:
+            raise Disconnected(f"master at {url} has term {answer.term}, and {hello.term} was seen: it was superseded")
         unless_welcome.pop_all()
-        return Connection(session, socket, answer)
+    return Link(session, socket, _agents, answer)
+
+
+async def connect_platform(
+    url: str, *, token: str, hello: PlatformHello, fingerprint: str | None = None, timeout: float = 10.0
+) -> PlatformConnection:
+    """Connect a platform and shake hands. Raises as `connect` does."""
+    session, socket, answer = await _greeted(url, "/platform", token, fingerprint, timeout, hello, _platforms)
+    async with contextlib.AsyncExitStack() as unless_welcome:
+        _close_later(unless_welcome, session, socket)
+        if isinstance(answer, Denied):
+            raise Refused(answer.reason)
+        if not isinstance(answer, JobSeen):
+            raise ProtocolError(f"master at {url}: wanted JobSeen, got {type(answer).__name__}")
+        if answer.term < hello.term:
+            raise Disconnected(f"master at {url} has term {answer.term}, and {hello.term} was seen: it was superseded")
+        unless_welcome.pop_all()
+    return Link(session, socket, _platforms, answer)
+
+
+async def _greeted(
+    url: str,
+    path: str,
+    token: str,
+    fingerprint: str | None,
+    timeout: float,
+    hello: msgspec.Struct,
+    decoder: Decoder[In],
+) -> tuple[aiohttp.ClientSession, aiohttp.ClientWebSocketResponse, In]:
+    """Open the socket, say hello, and hear the first answer."""
+    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None), trust_env=False)
+    async with contextlib.AsyncExitStack() as unless_answered:
+        unless_answered.push_async_callback(session.close)
+        try:
+            async with asyncio.timeout(timeout):
+                socket = await _open(session, url, path, token, fingerprint)
+                unless_answered.push_async_callback(socket.close)
+                await socket.send_bytes(encode(hello))
+                answer = await _receive(socket, decoder)
+        except TimeoutError as exc:
+            raise Disconnected(f"master at {url} did not answer within {timeout:g} s") from exc
+        except (ConnectionError, aiohttp.ClientError) as exc:
+            raise Disconnected(f"master at {url} closed the connection: {exc}") from exc
+        unless_answered.pop_all()
+    return session, socket, answer
+
+
+def _close_later(
+    stack: contextlib.AsyncExitStack, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse
+) -> None:
+    stack.push_async_callback(session.close)
+    stack.push_async_callback(socket.close)
 
 
 async def _open(
-    session: aiohttp.ClientSession, url: str, token: str, fingerprint: str | None
+    session: aiohttp.ClientSession, url: str, path: str, token: str, fingerprint: str | None
 ) -> aiohttp.ClientWebSocketResponse:
     try:
         return await session.ws_connect(
-            url.rstrip("/") + "/agent",
+            url.rstrip("/") + path,
             headers={"Authorization": f"Bearer {token}"},
             max_msg_size=MAX_MESSAGE,
             compress=0,
@@ -104,10 +166,10 @@ async def _open(
         raise Disconnected(f"no master at {url}: {exc}") from exc
 
 
-async def _receive(socket: aiohttp.ClientWebSocketResponse) -> FromMaster:
+async def _receive(socket: aiohttp.ClientWebSocketResponse, decoder: Decoder[In]) -> In:
     message = await socket.receive()
     if message.type is aiohttp.WSMsgType.BINARY:
-        return _decoder.decode(message.data)
+        return decoder.decode(message.data)
     if message.type is aiohttp.WSMsgType.TEXT:
         raise ProtocolError("the master sent text; messages are binary")
     why = (

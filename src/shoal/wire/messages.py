@@ -42,6 +42,8 @@ class Hello(Message, frozen=True, kw_only=True):
     generation: int = 0
     """The committed world it is in; 0: none. Not 0 when it reconnects."""
     sdk: bool = False
+    term: int = 0
+    """The highest term of a master it has spoken to; a master with a lower one has been superseded."""
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
@@ -164,6 +166,8 @@ class Welcome(Message, frozen=True, kw_only=True):
     max_restarts: int
     command: tuple[str, ...] = ()
     """What the job runs; for a node that joined without a command of its own."""
+    term: int = 0
+    """The master's. An agent that has spoken to one with a higher term does not listen to this one."""
 
 
 class Refuse(Message, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,6 +43,8 @@ class Listen:
     certificate: Certificate | None = None
     names: tuple[str, ...] = ()
     """Further host names by which people may address this port."""
+    sockets: tuple[int, ...] = ()
+    """Descriptors of sockets that listen there already; they belong to whoever opened them, and outlive this server."""
 
     def __post_init__(self) -> None:
         if self.certificate is None and not is_loopback(self.host):
@@ -65,7 +68,9 @@ class ServerSettings:
 class Door(Protocol):
     """Who answers the agents. Called in the event loop; must not block."""
 
-    def hello(self, hello: Hello, socket: "AgentSocket") -> Welcome | Refuse: ...
+    async def hello(self, hello: Hello, socket: "AgentSocket") -> Welcome | Refuse | None:
+        """None: neither welcome nor refused for good; the agent should try again."""
+        ...
 
     def message(self, socket: "AgentSocket", message: FromAgent) -> None: ...
 
@@ -128,21 +133,23 @@ class AgentServer:
         """Open the port. Raises `BadInput` when it cannot be had."""
         self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        certificate = self._listen.certificate
-        site = web.TCPSite(
-            self._runner,
-            self._listen.host,
-            self._listen.port,
-            ssl_context=certificate.server_context() if certificate else None,
-            backlog=self._settings.backlog,
-        )
         try:
-            await site.start()
+            for site in self._sites(self._runner):
+                await site.start()
         except OSError as exc:
             await self._runner.cleanup()
             where = f"{self._listen.host}:{self._listen.port}"
             raise BadInput(f"cannot listen on {where}: {exc.strerror or exc}; give another port") from exc
         self.port = self._runner.addresses[0][1]
+
+    def _sites(self, runner: web.AppRunner) -> list[web.BaseSite]:
+        certificate = self._listen.certificate
+        context = certificate.server_context() if certificate else None
+        backlog = self._settings.backlog
+        if not self._listen.sockets:
+            return [web.TCPSite(runner, self._listen.host, self._listen.port, ssl_context=context, backlog=backlog)]
+        listening = [socket.socket(fileno=os.dup(descriptor)) for descriptor in self._listen.sockets]
+        return [web.SockSite(runner, each, ssl_context=context, backlog=backlog) for each in listening]
 
     @property
     def url(self) -> str:
@@ -203,9 +210,12 @@ class AgentServer:
         try:
             async with asyncio.timeout(self._settings.handshake_seconds):
                 hello = await _receive(response)
-            answer = self._greet(hello, agent)
+                answer = await self._greet(hello, agent)
         except (TimeoutError, ProtocolError) as exc:
             await _refuse(response, str(exc) or "no Hello in time")
+            return response
+        if answer is None:
+            await response.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"not now")
             return response
         if isinstance(answer, Refuse):
             await _refuse(response, answer.reason)
@@ -213,12 +223,12 @@ class AgentServer:
         await self._talk(agent, response, answer)
         return response
 
-    def _greet(self, hello: FromAgent | None, agent: AgentSocket) -> Welcome | Refuse:
+    async def _greet(self, hello: FromAgent | None, agent: AgentSocket) -> Welcome | Refuse | None:
         if not isinstance(hello, Hello):
             raise ProtocolError(f"the first message must be Hello, got {type(hello).__name__}")
         if hello.protocol != PROTOCOL:
             return Refuse(reason=f"protocol {hello.protocol} asked, this master speaks {PROTOCOL}")
-        return self._door.hello(hello, agent)
+        return await self._door.hello(hello, agent)
 
     async def _talk(self, agent: AgentSocket, response: web.WebSocketResponse, welcome: Welcome) -> None:
         self._sockets.add(agent)

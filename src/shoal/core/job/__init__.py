@@ -1,7 +1,8 @@
 """One job, decided: `handle(job, event, now)` says what the job is next and what must be done.
 
 `values` has the nouns, `handle` the one door for events, `failures` what a loss leads to, `members` who is launched
-and who leaves, `takeover` how a new master begins, `looks` the view for people. The master is a shell around `handle`; so is the simulation.
+and who leaves, `takeover` how a new master begins, `looks` the view for people. The master is a shell around
+`handle`; so is the simulation.
 """
 
 from shoal.core.job.handle import admit, deadline, handle, new_job

@@ -1,0 +1,96 @@
+"""The master's records: what it has decided is written down before it is acted upon.
+
+One owner of the `StateStore`. `keep` is given the job as it is and writes what has changed since the last time;
+when the records have grown long, a snapshot takes their place. A store that cannot write does not stop the job: it
+is said once, and a snapshot is tried again until one is taken.
+"""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from shoal.core import journal
+from shoal.core.errors import StateUnavailable
+from shoal.core.job import Job
+from shoal.core.ports import Claimed, Clock, StateStore
+
+log = logging.getLogger("shoal.master")
+
+MINOR_SECONDS = timedelta(seconds=1)
+"""Progress alone is written at most so often."""
+RETRY = timedelta(seconds=5)
+"""Between tries to write again after the store could not."""
+COMPACT_BYTES = 256 * 1024
+"""So many bytes of changes, and four times the snapshot's, make a new snapshot worth while."""
+
+
+class Keeper:
+    def __init__(self, store: StateStore, clock: Clock, *, changed: Callable[[str | None], None]) -> None:
+        """`changed` is called when trouble begins (with the reason) and when it ends (with None)."""
+        self._store = store
+        self._clock = clock
+        self._changed = changed
+        self._written: Job | None = None
+        self._snapshot_bytes = 0
+        self._change_bytes = 0
+        self._last = clock.now()
+        self._trouble_at: datetime | None = None
+        self.trouble: str | None = None
+
+    async def claim(self) -> tuple[Claimed, Job | None]:
+        """Take the job's state over: what was found, and the job that it tells of."""
+        claimed = await self._store.claim()
+        if claimed.lost is not None:
+            log.warning("%s", claimed.lost)
+        job = journal.replay(claimed.records)
+        if claimed.trouble is not None:
+            self._fail(claimed.trouble)
+        return claimed, job
+
+    async def keep(self, job: Job) -> None:
+        """Write what has changed. Raises `Superseded`; nothing else."""
+        now = self._clock.now()
+        if self.trouble is not None:
+            if self._trouble_at is not None and now - self._trouble_at < RETRY:
+                return
+            await self._compact(job)
+            return
+        if self._written is None or self._is_long:
+            await self._compact(job)
+            return
+        change = journal.change(self._written, job)
+        if change is None or (change.is_minor and now - self._last < MINOR_SECONDS):
+            return
+        try:
+            await self._store.append(change.record)
+        except StateUnavailable as exc:
+            self._fail(str(exc))
+            return
+        self._written, self._last = job, now
+        self._change_bytes += len(change.record)
+
+    @property
+    def _is_long(self) -> bool:
+        return self._change_bytes > max(COMPACT_BYTES, 4 * self._snapshot_bytes)
+
+    async def _compact(self, job: Job) -> None:
+        snapshot = journal.snapshot(job)
+        try:
+            await self._store.compact(snapshot)
+        except StateUnavailable as exc:
+            self._fail(str(exc))
+            return
+        self._written, self._last = job, self._clock.now()
+        self._snapshot_bytes, self._change_bytes = len(snapshot), 0
+        if self.trouble is not None:
+            self.trouble = self._trouble_at = None
+            self._changed(None)
+
+    def _fail(self, reason: str) -> None:
+        self._trouble_at = self._clock.now()
+        if self.trouble is None:
+            self.trouble = reason
+            self._changed(reason)
+
+    async def close(self) -> None:
+        await self._store.close()

@@ -1,0 +1,238 @@
+"""Masters with a store, in this process: what one decided, the next one knows; of two, the older is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import UnionType
+
+import pytest
+
+from shoal.core.errors import Disconnected, StateTaken, Superseded
+from shoal.core.exits import ProcessExit
+from shoal.core.job import JobSettings, JobSpec
+from shoal.core.nodes import NodeId
+from shoal.core.plans import ScalePlan
+from shoal.core.ports import StateStore
+from shoal.core.view import JobPhase, JobView
+from shoal.master import Master
+from shoal.stores import FileStore, MemoryState, MemoryStore
+from shoal.wire.client import Connection, connect
+from shoal.wire.messages import PROTOCOL, Ack, Commit, FromMaster, Hello, Pause, Prepare, Progress, Ready
+from shoal.wire.tokens import JobKeys, Purpose
+
+KEYS = JobKeys.new("j.1")
+PATIENCE = 20
+CONNECTIONS: list[Connection] = []
+
+
+@pytest.fixture(autouse=True)
+async def _hang_up() -> AsyncIterator[None]:
+    yield
+    while CONNECTIONS:
+        await CONNECTIONS.pop().close()
+
+
+class Nowhere:
+    """A platform that keeps the plans it is given and starts nothing: the agents are the test's."""
+
+    def __init__(self) -> None:
+        self.plans: list[ScalePlan] = []
+
+    async def start(self, on_exit: Callable[[NodeId, ProcessExit], None]) -> None:
+        self.on_exit = on_exit
+
+    async def scale(self, plan: ScalePlan) -> None:
+        self.plans.append(plan)
+
+    async def close(self) -> None:
+        pass
+
+
+class Running:
+    def __init__(self, master: Master, platform: Nowhere) -> None:
+        self.master = master
+        self.platform = platform
+        self.task = asyncio.create_task(master.run())
+
+    async def die(self) -> None:
+        """As a kill does: without a last word."""
+        await asyncio.sleep(0)  # a task that never began has nothing to clean up with
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def until(self, holds: Callable[[JobView], bool]) -> JobView:
+        async with asyncio.timeout(PATIENCE):
+            while not holds(view := self.master.view()):
+                await asyncio.sleep(0.01)
+        return view
+
+
+@asynccontextmanager
+async def a_master(store: StateStore | None, *, nodes: int = 2, joins: int = 0) -> AsyncIterator[Running]:
+    platform = Nowhere()
+    master = Master(
+        JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=4, command=("true",)),
+        JobSettings(last_call=timedelta(seconds=1)),
+        scaler=platform,
+        keys=KEYS,
+        nodes=nodes,
+        awaited_joins=joins,
+        store=store,
+    )
+    await master.start()
+    running = Running(master, platform)
+    try:
+        yield running
+    finally:
+        await running.die()
+
+
+class Agent:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.name = connection.welcome.node
+        self.messages = aiter(connection)
+
+    async def hears(self, kind: type | UnionType) -> FromMaster:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                message = await anext(self.messages)
+                if isinstance(message, kind):
+                    return message
+
+    async def joins_world(self, step: int | None = None) -> int:
+        """Be ready, and acknowledge whatever is prepared until a world is committed."""
+        await self.connection.send(Ready(incarnation=1, steps=(step,), sdk=True))
+        while True:
+            message = await self.hears(Prepare | Commit)
+            if isinstance(message, Commit):
+                return message.generation
+            assert isinstance(message, Prepare)
+            await self.connection.send(Ack(incarnation=1, generation=message.world.generation, store={}))
+
+
+async def agent(master: Master, node: str | None, *, generation: int = 0, term: int = 0) -> Agent:
+    hello = Hello(
+        protocol=PROTOCOL,
+        job="j",
+        node=node,
+        incarnation=1,
+        host="h",
+        address="127.0.0.1",
+        slots=1,
+        pid=1,
+        generation=generation,
+        sdk=True,
+        term=term,
+    )
+    connection = await connect(master.url, token=KEYS.token(Purpose.AGENT), hello=hello)
+    CONNECTIONS.append(connection)
+    return Agent(connection)
+
+
+async def a_world(master: Master, *nodes: str) -> list[Agent]:
+    agents = [await agent(master, node) for node in nodes]
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(each.joins_world() for each in agents))
+    return agents
+
+
+@pytest.fixture(params=["memory", "file"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], StateStore]:
+    state = MemoryState()
+    return (lambda: MemoryStore(state)) if request.param == "memory" else (lambda: FileStore(tmp_path / "state"))
+
+
+async def test_agents_that_come_back_are_in_the_same_world(stores: Callable[[], StateStore]) -> None:
+    async with a_master(stores()) as first:
+        agents = await a_world(first.master, "worker-0", "worker-1")
+        assert agents[0].connection.welcome.term == 1
+        await first.die()
+    async with a_master(stores()) as second:
+        view = second.master.view()
+        assert (second.master.term, view.generation) == (2, 1)
+        assert second.platform.plans == []
+        back = [await agent(second.master, name, generation=1, term=1) for name in ("worker-0", "worker-1")]
+        view = await second.until(lambda view: all(node.connected for node in view.nodes))
+        assert (view.phase, view.generation) == (JobPhase.RUNNING, 1)
+        assert "master 2 took over" in view.decisions[-1].reason
+        await back[0].connection.send(Progress(incarnation=1, generation=1, step=42, samples=None, metrics={}))
+        await second.until(lambda view: view.step == 42)
+
+
+async def test_a_resize_that_was_under_way_is_brought_to_its_end(stores: Callable[[], StateStore]) -> None:
+    async with a_master(stores(), nodes=1) as first:
+        (old,) = await a_world(first.master, "worker-0")
+        first.master.scale(2, who="test")
+        new = await agent(first.master, "worker-1")
+        await new.connection.send(Ready(incarnation=1, steps=(None,), sdk=True))
+        await old.hears(Pause)
+        await first.die()
+    async with a_master(stores()) as second:
+        old = await agent(second.master, "worker-0", generation=1, term=1)
+        await old.hears(Pause)  # said again: nobody knows whether it was heard
+        new = await agent(second.master, "worker-1", term=1)
+        async with asyncio.timeout(PATIENCE):
+            generations = await asyncio.gather(old.joins_world(5), new.joins_world())
+        assert generations[0] == generations[1] > 1
+        assert second.master.view().world_size == 2
+
+
+async def test_a_name_that_was_given_away_stays_given_away(stores: Callable[[], StateStore]) -> None:
+    async with a_master(stores(), nodes=1) as first:
+        newcomer = await agent(first.master, None)
+        assert newcomer.name == "worker-1"
+        await first.die()
+    async with a_master(stores()) as second:
+        back = await agent(second.master, "worker-1", term=1)
+        assert back.name == "worker-1"
+        assert (await agent(second.master, None)).name == "worker-2"
+
+
+async def test_of_two_masters_the_older_one_ends_and_nobody_listens_to_it() -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state)) as old, a_master(MemoryStore(state)) as new:
+        mine = await agent(new.master, "worker-0")
+        term = mine.connection.welcome.term
+        assert (old.master.term, term) == (1, 2)
+        with pytest.raises(Disconnected):
+            await agent(old.master, "worker-0", term=term)
+        with pytest.raises(Superseded, match="worker-0 has spoken to master 2, this is master 1"):
+            await old.task
+        assert not new.task.done()
+
+
+async def test_the_store_tells_the_older_master_that_it_is_over() -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state)) as old, a_master(MemoryStore(state)):
+        old.master.scale(3, who="somebody who knows no better")
+        with pytest.raises(Superseded, match="term 1 was superseded by 2"):
+            await old.task
+        assert [n.id for plan in old.platform.plans for n in plan.launch_nodes] == ["worker-0", "worker-1"]
+
+
+async def test_an_agent_does_not_listen_to_a_master_of_the_past() -> None:
+    async with a_master(None) as master:
+        with pytest.raises(Disconnected, match="it was superseded"):
+            await agent(master.master, "worker-0", term=5)
+
+
+async def test_two_jobs_in_one_directory_are_refused(tmp_path: Path) -> None:
+    async with a_master(FileStore(tmp_path)):
+        with pytest.raises(StateTaken, match="is in use"):
+            async with a_master(FileStore(tmp_path)):
+                pass
+
+
+async def test_a_job_whose_state_cannot_be_kept_goes_on_and_says_so() -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state)) as running:
+        state.trouble = "No space left on device"
+        running.master.scale(3, who="test")
+        view = await running.until(lambda view: any("cannot be kept" in d.reason for d in view.decisions))
+        assert [d.reason for d in view.decisions if "No space left on device" in d.reason]
+        assert running.master.seen().trouble == "No space left on device"
+        await a_world(running.master, "worker-0", "worker-1", "worker-2")
+        assert running.master.view().world_size == 3
