@@ -167,7 +167,13 @@ def _line(text: str) -> StepLine:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "SHOAL_HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return {
+        **os.environ,
+        "SHOAL_HOME": str(home),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "200",
+    }
 
 
 def family(marker: str) -> list[psutil.Process]:

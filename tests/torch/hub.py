@@ -117,6 +117,14 @@ class Hub:
                     self.reports.setdefault(node, []).append(message)
                 case lo.LocalResized():
                     self.resized.setdefault(node, []).append(message)
+                case lo.CheckpointsWanted():
+                    self._send(node, lo.Checkpoints(memory=(), directory=None))
+                case lo.SlotWanted():
+                    self._send(node, lo.SlotRefused(reason="no memory here", directory=None, keep=1))
+                case lo.SlotsWanted():
+                    self._send(node, lo.SlotsMade(paths=()))
+                case lo.Saved():
+                    pass
                 case lo.LocalPeerClosed() | lo.LocalStoreSet():
                     pass  # the loss itself is seen at once here; gloo sets nothing after the commit
             self.changed.notify_all()

@@ -177,7 +177,7 @@ def test_reports_tell_of_every_worker_up_to_the_last_step(a_crew: MakeCrew) -> N
         last = crew.hub.reports[worker.node][-1]
         assert (last.step, last.samples, last.generation) == (5, 5 * 2 * 4, 1)
         assert last.metrics == {"loss": worker.told("loss")[-1][1]}
-        assert last.collectives == 5 * 2 + 2  # two buckets a step; header and tensors of the first take-over
+        assert last.collectives == 5 * 2 + 3  # two buckets a step; who has a checkpoint; header and tensors
 
 
 def test_losses_in_quick_succession_end_in_one_world(a_crew: MakeCrew) -> None:

@@ -4,8 +4,8 @@ It is forked before anything else and does nothing but read a pipe that only the
 process announces its own process group there, between fork and exec, so no group is ever unknown; the agent
 takes the group off when it has emptied it. When the pipe ends, the agent is gone, however it went, and the guard
 kills every group that is left, and every process that has the agent's private directory in its environment: whoever
-made a session of its own still carries that. It removes the directory and exits. It has its own session and ignores
-what a terminal or a supervisor would send to the agent's group.
+made a session of its own still carries that. It removes the directory (and the agent's shared memory) and exits. It has
+its own session and ignores what a terminal or a supervisor would send to the agent's group.
 """
 
 import ctypes
@@ -32,13 +32,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Guard:
     """The agent's end. `close` lets the guard go; with groups left in it, it kills them."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *also: Path) -> None:
+        """`also`: other directories to be removed at the end."""
         reading, writing = os.pipe()
         agent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             os.close(writing)
-            _keep_watch(reading, directory)
+            _keep_watch(reading, directory, also)
         os.close(reading)
         self._writing = writing
         self._agent = agent
@@ -79,7 +80,7 @@ def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
         pass  # it is empty, or all that is left of it changed its user
 
 
-def _keep_watch(reading: int, directory: Path) -> NoReturn:
+def _keep_watch(reading: int, directory: Path, also: tuple[Path, ...]) -> NoReturn:
     try:
         os.setsid()
         _libc.prctl(_PR_SET_NAME, b"shoal-guard", 0, 0, 0)
@@ -90,7 +91,8 @@ def _keep_watch(reading: int, directory: Path) -> NoReturn:
         for group in _until_the_end(reading):
             kill_group(group)
         _kill_marked(os.fsencode(directory))
-        shutil.rmtree(directory, ignore_errors=True)
+        for each in (directory, *also):
+            shutil.rmtree(each, ignore_errors=True)
     finally:
         os._exit(0)
 

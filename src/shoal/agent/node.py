@@ -25,6 +25,7 @@ from shoal.core.nodes import NodeId
 from shoal.core.world import Break, World
 from shoal.wire.local import (
     Attach,
+    CheckpointsWanted,
     FromAgentLocal,
     FromProcess,
     LocalAck,
@@ -34,6 +35,9 @@ from shoal.wire.local import (
     LocalResized,
     LocalStoreSet,
     Report,
+    Saved,
+    SlotsWanted,
+    SlotWanted,
 )
 from shoal.wire.messages import (
     PLAIN_STORE,
@@ -425,6 +429,8 @@ def said(n: Node, local_rank: int, message: FromProcess) -> Step:
             return _reported(n, local_rank, message)
         case Attach():
             return n, ()  # said once, answered at the socket
+        case SlotWanted() | SlotsWanted() | Saved() | CheckpointsWanted():
+            return n, ()  # the saver's business
         case _:
             assert_never(message)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
 from pathlib import Path
 
+from shoal.checkpoint.memory import SHARED_MEMORY
 from shoal.core.errors import BadInput
 
 SECRETS = frozenset({"SHOAL_TOKEN", "SHOAL_TOKEN_FILE"})
@@ -54,6 +55,25 @@ class ReconnectSettings:
             )
         if self.connect_timeout <= 0 or self.master_timeout < 0:
             raise BadInput("connect_timeout must be above 0 and master_timeout not below 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """What becomes of the states that training processes save."""
+
+    directory: str | None = None
+    """A directory or URL that they are written to; None: they stay in memory and end with the agent."""
+    keep: int = 3
+    """How many are left in the directory. More than one: the newest may turn out to be damaged."""
+    memory_bytes: int | None = None
+    """The most shared memory to use; None: what is free."""
+    shared_memory: Path = SHARED_MEMORY
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise BadInput(f"at least one checkpoint must be kept, got {self.keep}")
+        if self.memory_bytes is not None and self.memory_bytes < 0:
+            raise BadInput(f"memory for checkpoints must not be negative, got {self.memory_bytes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +126,8 @@ class AgentSettings:
     console_ranks: frozenset[int] | None = None
     """Local ranks whose lines reach the console (torchrun's local-ranks-filter); None: all."""
     prefix: PrefixStyle = PrefixStyle.NODE
+
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
 
     grace: float = 30.0
     """Seconds from SIGTERM to SIGKILL when the agent itself is told to end; `Leave` and `Stop` bring their own."""

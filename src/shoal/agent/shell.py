@@ -32,14 +32,16 @@ from shoal.agent.link import MasterLink
 from shoal.agent.output import Console, LogFile, printable
 from shoal.agent.plain_store import PlainStore
 from shoal.agent.processes import Process
+from shoal.agent.saver import Saver
 from shoal.agent.settings import SECRETS, AgentSettings, PrefixStyle, Streams
 from shoal.agent.sockets import LocalServer
 from shoal.agent.usage import Stat, Usage, look, usage
+from shoal.checkpoint.memory import Home, sweep
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.core.exits import EXIT_DO_NOT_RESTART, ProcessExit
 from shoal.core.nodes import ProcessSeen
 from shoal.core.world import World
-from shoal.wire.local import Attached, FromProcess
+from shoal.wire.local import Attached, CheckpointWord, FromProcess
 from shoal.wire.messages import PROTOCOL, FromMaster, Heartbeat, Hello, Welcome
 
 EXIT_FAILED = 1
@@ -52,9 +54,11 @@ _KILLED = 128 + signal.SIGKILL
 async def run(settings: AgentSettings, *, stdout: int = 1, stderr: int = 2) -> int:
     """Be one node until its work is done."""
     directory = _private_directory(settings.runtime_dir)
-    guard = Guard(directory)  # before anything else exists that a fork would copy
+    memory = _shared_memory(settings.checkpoint.shared_memory)
+    # Before anything else exists that a fork would copy.
+    guard = Guard(directory, *(() if memory is None else (memory.path,)))
     try:
-        return await Shell(settings, guard, directory, Console(stdout), Console(stderr)).run()
+        return await Shell(settings, guard, directory, memory, Console(stdout), Console(stderr)).run()
     finally:
         guard.close()
 
@@ -68,11 +72,26 @@ def _private_directory(parent: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))
 
 
+def _shared_memory(root: Path) -> Home | None:
+    """A home for checkpoints in memory; None: there is no shared memory here."""
+    try:
+        sweep(root)
+        return Home(root)
+    except OSError:
+        return None  # the first save says so
+
+
 class Shell:
     """One agent. Implements what `sockets` and `link` call their owner."""
 
     def __init__(
-        self, settings: AgentSettings, guard: Guard, directory: Path, stdout: Console, stderr: Console
+        self,
+        settings: AgentSettings,
+        guard: Guard,
+        directory: Path,
+        memory: Home | None,
+        stdout: Console,
+        stderr: Console,
     ) -> None:
         self._settings = settings
         self._guard = guard
@@ -97,6 +116,12 @@ class Shell:
             guard=guard,
             note=self.note,
             ended=lambda: self._process_ended.set(),
+        )
+        self._saver = Saver(
+            settings.checkpoint,
+            home=memory,
+            tell=lambda local_rank, answer: self._server.tell((local_rank,), answer),
+            note=self.note,
         )
         self._ooms = OomCounter()
         self._ooms_seen = self._ooms.read()
@@ -139,6 +164,7 @@ class Shell:
                     self._process_ended.clear()
                     await self._process_ended.wait()
         await self._server.close()
+        await self._saver.close()
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -226,9 +252,13 @@ class Shell:
         self._happen(lambda n: core.attached(n, local_rank))
 
     def process_said(self, local_rank: int, message: FromProcess) -> None:
+        if isinstance(message, CheckpointWord):
+            self._saver.said(local_rank, message)
+            return
         self._happen(lambda n: core.said(n, local_rank, message))
 
     def process_detached(self, local_rank: int) -> None:
+        self._saver.process_gone(local_rank)
         self._happen(lambda n: core.detached(n, local_rank))
 
     # What is done -----------------------------------------------------------------------------------------
@@ -312,7 +342,12 @@ class Shell:
             uptime_seconds=process.uptime,
         )
         self._process_ended.set()
-        self._happen(lambda n: core.ended(n, local_rank, exit))
+        self._saver.process_gone(local_rank)
+        if code == 0 or self._node.ending is not None:
+            # The node is about to end, and the memory of its checkpoints with it: the disk first.
+            self._saver.when_written(lambda: self._happen(lambda n: core.ended(n, local_rank, exit)))
+        else:
+            self._happen(lambda n: core.ended(n, local_rank, exit))
 
     def _oom_since_last_beat(self) -> bool:
         now = self._ooms.read()

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shoal.agent.settings import AgentSettings, PrefixStyle, ReconnectSettings, Streams
+from shoal.agent.settings import AgentSettings, CheckpointSettings, PrefixStyle, ReconnectSettings, Streams
 from shoal.cli.flags import (
     DEFAULT_SIGNALS,
     Flag,
@@ -18,6 +18,7 @@ from shoal.cli.flags import (
     as_choice,
     as_int,
     as_list,
+    as_mebibytes,
     as_seconds,
     as_signals,
     read,
@@ -27,7 +28,7 @@ from shoal.core.errors import BadInput
 
 TOKEN, TOKEN_FILE = "SHOAL_TOKEN", "SHOAL_TOKEN_FILE"
 
-NODE, PROCESSES, OUTPUT = "The node", "Its training processes", "Their output"
+NODE, PROCESSES, CHECKPOINTS, OUTPUT = "The node", "Its training processes", "Their checkpoints", "Their output"
 
 # fmt: off
 FLAGS: tuple[Flag, ...] = (
@@ -48,6 +49,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="grace", metavar="SECONDS", default="30", group=PROCESSES, help="From SIGTERM to SIGKILL."),
     Flag(name="signals-to-handle", metavar="LIST", default=DEFAULT_SIGNALS, group=PROCESSES,
          help="Signals that end the node gracefully."),
+    Flag(name="checkpoint-dir", metavar="DIR|URL", group=CHECKPOINTS, help="Where saved states are written."),
+    Flag(name="keep", metavar="N", default="3", group=CHECKPOINTS, help="How many checkpoints are kept there."),
+    Flag(name="checkpoint-memory", metavar="MIB", group=CHECKPOINTS,
+         help="The most shared memory for checkpoints. Default: what is free."),
     Flag(name="log-dir", metavar="DIR", group=OUTPUT, help="Where log files go. Default: none are written."),
     Flag(name="redirects", metavar="RANK:STD,...", group=OUTPUT, help="Only to files: 1 stdout, 2 stderr, 3 both."),
     Flag(name="tee", metavar="RANK:STD,...", group=OUTPUT, help="To files and to this output."),
@@ -74,6 +79,9 @@ def words(settings: AgentSettings) -> tuple[str, ...]:
         "max-restarts": None if settings.max_restarts is None else str(settings.max_restarts),
         "grace": str(settings.grace),
         "signals-to-handle": ",".join(number.name for number in settings.signals),
+        "checkpoint-dir": settings.checkpoint.directory,
+        "keep": str(settings.checkpoint.keep),
+        "checkpoint-memory": _mebibytes_text(settings.checkpoint.memory_bytes),
         "log-dir": None if settings.log_dir is None else str(settings.log_dir),
         "redirects": _streams_text(settings.redirects),
         "tee": _streams_text(settings.tee),
@@ -113,6 +121,11 @@ def settings(line: Sequence[str], environment: Mapping[str, str]) -> AgentSettin
         tee=_streams(given.get("tee")),
         console_ranks=_ranks(given.get("local_ranks_filter")),
         prefix=PrefixStyle(as_choice(given["prefix"], tuple(PrefixStyle))),
+        checkpoint=CheckpointSettings(
+            directory=_text(given, "checkpoint_dir"),
+            keep=as_int(given["keep"], at_least=1),
+            memory_bytes=as_mebibytes(given["checkpoint_memory"]) if "checkpoint_memory" in given else None,
+        ),
         grace=as_seconds(given["grace"]),
         reconnect=ReconnectSettings(master_timeout=as_seconds(given["master_timeout"])),
         signals=as_signals(given["signals_to_handle"]),
@@ -175,6 +188,10 @@ def _streams(given: Given | None) -> dict[int, Streams] | None:
             raise BadInput(f"{given.source} wants LOCAL_RANK:0-3 with commas, got {given.text!r}")
         found[int(rank)] = Streams(int(std))
     return found
+
+
+def _mebibytes_text(nbytes: int | None) -> str | None:
+    return None if nbytes is None else str(nbytes >> 20)
 
 
 def _ranks_text(ranks: frozenset[int] | None) -> str | None:

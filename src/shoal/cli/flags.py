@@ -167,6 +167,11 @@ def as_seconds(given: Given, *, zero: bool = True) -> float:
     return value
 
 
+def as_mebibytes(given: Given) -> int:
+    """Bytes, from a whole number of MiB."""
+    return as_int(given, at_least=0) << 20
+
+
 def as_choice(given: Given, choices: Sequence[str]) -> str:
     if given.text not in choices:
         raise BadInput(f"{given.source} wants one of {', '.join(choices)}, got {given.text!r}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from shoal.agent.settings import AgentSettings, ReconnectSettings, Streams
+from shoal.agent.settings import AgentSettings, CheckpointSettings, ReconnectSettings, Streams
 from shoal.cli import devices
 from shoal.cli.devices import Share
 from shoal.cli.invocation import Alone, HostEndpoint
@@ -105,6 +105,9 @@ def node_settings(
         redirects={rank: Streams(int(std)) for rank, std in hidden.items()} if any(hidden.values()) else None,
         tee={rank: Streams.BOTH & ~Streams(int(std)) for rank, std in hidden.items()} if any(hidden.values()) else None,
         console_ranks=options.local_ranks,
+        checkpoint=CheckpointSettings(
+            directory=options.checkpoint_dir, keep=options.keep, memory_bytes=options.checkpoint_memory
+        ),
         grace=options.grace,
         signals=options.signals,
         reconnect=ReconnectSettings(master_timeout=options.pending_timeout or OWNER_WAIT),

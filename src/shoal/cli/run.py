@@ -39,6 +39,8 @@ def main(words: Sequence[str]) -> int:
         options = replace(options, signals=tuple(number for number in options.signals if number != signal.SIGHUP))
     if options.program is not None:
         check_program(options.program)
+    if options.checkpoint_dir is not None:
+        options = replace(options, checkpoint_dir=checked_folder(options.checkpoint_dir))
     facts = invocation.look(options.endpoint) if options.endpoint else None
     return _carry_out(invocation.decide(options, facts), options, environment)
 
@@ -71,3 +73,14 @@ def check_program(program: Program) -> None:
         raise BadInput(f"no such script: {program.script}")
     if path.is_dir() and not (path / "__main__.py").exists():
         raise BadInput(f"{program.script} is a directory without __main__.py, not a script")
+
+
+def checked_folder(url: str) -> str:
+    """A place for checkpoints that every node understands alike. Raises `BadInput` for one that cannot be opened."""
+    from shoal.checkpoint.folder import open_folder
+
+    folder = open_folder(url)
+    path = Path(folder.url)
+    if "://" not in folder.url and path.exists() and not path.is_dir():
+        raise BadInput(f"--checkpoint-dir: {folder.url} is not a directory")
+    return folder.url

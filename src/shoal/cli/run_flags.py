@@ -11,10 +11,14 @@ DEFAULT_LAST_CALL = 3.0
 DEFAULT_GRACE = 30.0
 """Seconds, as torchrun's shutdown time-out: time for a checkpoint, not for a coffee."""
 
-SIZE, COMMAND, RECOVERY, NODES, OUTPUT, JOINING, COMPATIBILITY = (
+DEFAULT_KEEP = 3
+"""Checkpoints: the newest may turn out to be damaged."""
+
+SIZE, COMMAND, RECOVERY, CHECKPOINTS, NODES, OUTPUT, JOINING, COMPATIBILITY = (
     "Size",
     "What to run",
     "Failures and the end",
+    "Checkpoints of jobs with the SDK",
     "Several machines, as in torchrun",
     "Output",
     "Joining by invitation",
@@ -57,6 +61,13 @@ FLAGS: tuple[Flag, ...] = (
          help="torchrun's name for --grace."),
     Flag(name="signals-to-handle", metavar="LIST", default=DEFAULT_SIGNALS, group=RECOVERY,
          help="Signals that stop the job gracefully."),
+
+    Flag(name="checkpoint-dir", metavar="DIR|URL", group=CHECKPOINTS,
+         help="Write what state.save() saves there, and start from the newest one. Default: memory only."),
+    Flag(name="keep", metavar="N", default=str(DEFAULT_KEEP), group=CHECKPOINTS,
+         help="How many checkpoints are left in --checkpoint-dir."),
+    Flag(name="checkpoint-memory", metavar="MIB", group=CHECKPOINTS,
+         help="The most shared memory a node uses for checkpoints. Default: what is free."),
 
     Flag(name="rdzv-endpoint", metavar="HOST[:PORT]", group=NODES,
          help="This invocation is one node of many; the machine that owns the endpoint hosts the master."),

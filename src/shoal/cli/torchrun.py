@@ -19,6 +19,7 @@ from shoal.cli.flags import (
     as_choice,
     as_int,
     as_list,
+    as_mebibytes,
     as_seconds,
     as_signals,
     read,
@@ -26,6 +27,7 @@ from shoal.cli.flags import (
 from shoal.cli.run_flags import (
     DEFAULT_ENDPOINT_PORT,
     DEFAULT_GRACE,
+    DEFAULT_KEEP,
     DEFAULT_LAST_CALL,
     DEFAULT_MASTER_PORT,
     DEFAULT_MAX_RESTARTS,
@@ -115,6 +117,11 @@ class RunOptions:
     grace: float = DEFAULT_GRACE
     signals: tuple[signal.Signals, ...] = ()
 
+    checkpoint_dir: str | None = None
+    keep: int = DEFAULT_KEEP
+    checkpoint_memory: int | None = None
+    """Bytes; None: what is free."""
+
     endpoint: Address | None = None
     """Of `--rdzv-endpoint` or `--master-addr`. None: this machine alone."""
     owns_endpoint: bool | None = None
@@ -171,6 +178,9 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> RunOptions | 
         pending_timeout=conf.pending_timeout,
         grace=_first(_seconds(given, "grace"), _seconds(given, "shutdown_timeout"), default=DEFAULT_GRACE),
         signals=as_signals(given.get("signals_to_handle") or Given(text=DEFAULT_SIGNALS, source="--signals-to-handle")),
+        checkpoint_dir=_text(given, "checkpoint_dir"),
+        keep=_first(_int(given, "keep", at_least=1), default=DEFAULT_KEEP),
+        checkpoint_memory=as_mebibytes(given["checkpoint_memory"]) if "checkpoint_memory" in given else None,
         endpoint=endpoint,
         owns_endpoint=_ownership(given, conf) if endpoint is not None else None,
         run_id=_text(given, "rdzv_id") or "none",

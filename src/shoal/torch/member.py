@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shoal.core.world import World
+from shoal.torch.checkpoint import Checkpoints
 from shoal.torch.forming import enter_world
 from shoal.torch.group import Group
 from shoal.torch.takeover import give, take
@@ -37,11 +38,14 @@ class Member:
         self.world: World | None = None
         self.busy: str | None = None
         self.session = Session.from_environment(environ, inbox=self._inbox, progress=self._report)
+        self.checkpoints = Checkpoints(state, self.session)
+        self._source = 0
+        """The rank whose state everybody has: the world's source, or who restored a checkpoint in a world without."""
         self.max_workers = 1 if self.session is None else self.session.attached.max_workers
 
     @property
     def is_source(self) -> bool:
-        return self.group is None or self.world is None or self.group.rank == self.world.source
+        return self.group is None or self.group.rank == self._source
 
     def enter(self) -> Group:
         """Come back in the next world, with the source's state. Raises `WorldChanged` if it ends before that."""
@@ -54,6 +58,8 @@ class Member:
         after = 0 if self.world is None else self.world.generation
         self.world, self.group = enter_world(self.session, step=step, after=after, device=self._state.device)
         self._mark(formed=time.monotonic())
+        restored = self.checkpoints.restore(self.group) if self.world.step is None else None
+        self._source = self.world.source if restored is None else restored
         self._take_over(self.world, self.group)
         self._holds_state = True
         self._mark(restored=time.monotonic())
@@ -97,10 +103,10 @@ class Member:
         state = self._state
         if group.size == 1:
             return
-        if group.rank == world.source:
+        if group.rank == self._source:
             give(group, state.contents(everything=world.transfer))
         else:
-            state.adopt(take(group, world.source, signature=state.signature()))
+            state.adopt(take(group, self._source, signature=state.signature()))
 
     def _mark(self, *, formed: float | None = None, restored: float | None = None) -> None:
         if self._change is not None:

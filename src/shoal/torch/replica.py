@@ -28,6 +28,10 @@ class Replica:
             f"scheduler {type(self._scheduler).__name__}",
         ]
 
+    def names(self) -> list[str]:
+        """Of the tensors under `model`, in their order."""
+        return [name for name, _ in self._tensors()]
+
     def essentials(self) -> dict[str, Any]:
         """What may differ even between members that committed the same step."""
         return {

@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.core.errors import BadInput
 from shoal.torch import tree
+from shoal.torch.checkpoint import Checkpoints
 from shoal.torch.member import Member
 from shoal.torch.norms import Norms
 from shoal.torch.reducer import BUCKET_BYTES, FIRST_BUCKET_BYTES, Reducer
@@ -34,8 +35,10 @@ class State:
     """
 
     __slots__ = (
+        "_batch_offset",
         "_bucket_bytes",
         "_buffers",
+        "_carried",
         "_committed",
         "_loop",
         "_member",
@@ -87,7 +90,8 @@ class State:
         self._micro_batch_size, self._micro_batches, self._seed = micro_batch_size, micro_batches, seed
         self._names, self._on_resize = tuple(metrics), on_resize
         self._overlap, self._bucket_bytes = overlap, bucket_bytes
-        self._varying_batches = 0
+        self._varying_batches = self._batch_offset = 0
+        self._carried: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
         self._norms = Norms(model)
         self._buffers = Buffers(model, self._norms)
         self._replica = Replica(model, optimizer, scheduler, self._buffers)
@@ -170,6 +174,30 @@ class State:
             self._stepper.synchronize()  # all members make the same collectives, also in a step taken back
         self._put_back()
 
+    # Checkpoints -----------------------------------------------------------------------------------------
+
+    def save(self) -> bool:
+        """Save the state as it is now, between two steps: a copy in the agent's memory, written to disk behind.
+
+        Every worker may call it, only the source does anything; True: this worker's copy was made. Nobody waits for
+        anybody. When all processes are lost, training goes on from the newest copy there is.
+        """
+        if self._running("save()").under_way:
+            raise RuntimeError("save() inside a step: call it after commit()")
+        return self._checkpoints.save() if self.is_source else False
+
+    def prepare(self) -> None:
+        """Get the memory for `save` ready, which otherwise the first one has to wait for. Best after a first step,
+        when the optimizer has all its state."""
+        self._running("prepare()")
+        if self.is_source:
+            self._checkpoints.prepare()
+
+    def carry(self, name: str, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
+        """Carry something else along in checkpoints: `get` is asked for it by each `save`, `put` gets it back on the
+        worker that restores one."""
+        self._carried[name] = (get, put)
+
     # Between steps ---------------------------------------------------------------------------------------
 
     @property
@@ -240,7 +268,7 @@ class State:
 
     def contents(self, *, everything: bool) -> dict[str, Any]:
         """What others take over from this member: all of it, or what may differ even after the same step."""
-        common = {"step": self.step, "varying_batches": self._varying_batches, "loop": self._committed}
+        common = {"step": self.step, "batches": self._batches_done(), "loop": self._committed}
         if not everything:
             return common | self._replica.essentials()
         return common | {"signature": self.signature()} | self._replica.everything()
@@ -248,22 +276,68 @@ class State:
     def adopt(self, received: dict[str, Any]) -> None:
         """Take over the source's `contents`."""
         self._replica.adopt(received)
-        self.step, self._varying_batches = received["step"], received["varying_batches"]
+        self._count_from(received["step"], received["batches"])
         self._committed = tree.copied(received["loop"], "state")
         self._put_back()
 
+    def to_save(self) -> dict[str, Any]:
+        """What a checkpoint holds: all that others would take over, with names, and what is carried along."""
+        everything = self._replica.everything()
+        return {
+            "step": self.step,
+            "batches": self._batches_done(),
+            "loop": self._copied_loop(),
+            **everything,
+            "model": dict(zip(self._replica.names(), everything["model"], strict=True)),
+            "carried": {name: get() for name, (get, _) in self._carried.items()},
+        }
+
+    def restore_saved(self, saved: dict[str, Any]) -> None:
+        """Take over what `to_save` gave, perhaps in another run of the job. Loop attributes that either side does not
+        have are left as they are."""
+        known = {name: value for name, value in saved["loop"].items() if name in self._loop}
+        self.adopt({**saved, "model": list(saved["model"].values()), "loop": self._copied_loop() | known})
+        for name, value in saved["carried"].items():
+            if name in self._carried:
+                self._carried[name][1](value)
+
+    def expected_growth(self) -> int:
+        """Bytes that the optimizer will probably add at its first step."""
+        if self.optimizer.state:
+            return 0
+        copies = sum(
+            2 if "betas" in group else int(bool(group.get("momentum"))) for group in self.optimizer.param_groups[:1]
+        )
+        return copies * sum(p.numel() * p.itemsize for p in self.model.parameters())
+
+    def model_signature(self) -> list[str]:
+        """What a script must have alike to take over a checkpoint of this one."""
+        return self._replica.signature()
+
+    @property
+    def batching(self) -> str:
+        """How samples are counted, in words."""
+        count = self._micro_batches if self._micro_batches == "world" else self._fixed_batch()
+        return f"micro_batches={count!r}, micro_batch_size={self._micro_batch_size}, seed={self._seed}"
+
     def signature(self) -> list[str]:
         """What must be the same on all members, in words."""
-        count = self._micro_batches if self._micro_batches == "world" else self._fixed_batch()
         return [
             *self._replica.signature(),
-            f"micro_batches={count!r}, micro_batch_size={self._micro_batch_size}, seed={self._seed}",
+            self.batching,
             f"metrics {list(self._names)}, loop attributes {sorted(self._loop)}",
         ]
 
     def _batches_done(self) -> int:
         """How many micro-batches the committed steps had. A batch that follows the world has to be counted along."""
-        return self._varying_batches if self._micro_batches == "world" else self.step * self._fixed_batch()
+        if self._micro_batches == "world":
+            return self._varying_batches
+        return self._batch_offset + self.step * self._fixed_batch()
+
+    def _count_from(self, step: int, batches: int) -> None:
+        """So many micro-batches are done: the next is the one after, also if steps had more or fewer of them before."""
+        self.step, self._varying_batches = step, batches
+        self._batch_offset = 0 if self._micro_batches == "world" else batches - step * self._fixed_batch()
 
     def _fixed_batch(self) -> int:
         if isinstance(self._micro_batches, int):
@@ -292,6 +366,11 @@ class State:
             buffers=self._buffers,
         )
         return self._stepper
+
+    @property
+    def _checkpoints(self) -> Checkpoints:
+        assert self._member is not None
+        return self._member.checkpoints
 
     def _running(self, what: str) -> Stepper:
         if self._stepper is None:

@@ -1,55 +1,41 @@
-"""Trees of plain values and tensors: checked, copied, and packed into bytes plus a list of tensors. Never pickle.
+"""Trees whose leaves are tensors: `shoal.checkpoint.tree` with torch's leaves, packed into bytes and a list of tensors.
 
-A tree is None, bool, int, float, str, bytes, a tensor, or a list, tuple, dict, OrderedDict or Counter of trees.
-Anything else is an error that names its path, such as `state.history[3]: <class 'Foo'> cannot be sent`. Subclasses do
-not count: what arrives must be what was sent.
+Tensors travel beside the structure, as raw bytes of their type; nothing is ever unpickled.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor
 
+from shoal.checkpoint import tree
 from shoal.core.errors import BadInput, ProtocolError
-
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-_TENSORS = frozenset({Tensor, torch.nn.Parameter})
-_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
-_MAKERS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
-    "dict": dict,
-    "ordered": OrderedDict,
-    "counter": lambda pairs: Counter(dict(pairs)),
-}
 
 Specs = list[tuple[torch.dtype, str, list[int]]]
 """Of each tensor: element type, kind of device, shape."""
 
 
+def _dense(tensor: Tensor, path: str) -> Tensor:
+    if tensor.layout is not torch.strided:
+        raise BadInput(f"{path}: a tensor of layout {tensor.layout} cannot be sent, only dense ones")
+    return tensor.detach()
+
+
+LEAVES = tree.Leaves(frozenset({Tensor, torch.nn.Parameter}), _dense, lambda tensor: tensor.clone())
+
+
 def copied(value: Any, path: str) -> Any:
     """A copy that shares nothing mutable with `value`; raises `BadInput` where something is no tree."""
-    kind = type(value)
-    if kind in _SCALARS:
-        return _checked_int(value, path) if kind is int else value
-    if kind is list:
-        return [copied(item, f"{path}[{i}]") for i, item in enumerate(value)]
-    if kind is tuple:
-        return tuple(copied(item, f"{path}[{i}]") for i, item in enumerate(value))
-    if kind in _MAPPINGS:
-        pairs = [(_checked_key(key, path), copied(item, f"{path}[{key!r}]")) for key, item in value.items()]
-        return _MAKERS[_MAPPINGS[kind]](pairs)
-    if kind in _TENSORS:
-        return _checked_tensor(value, path).detach().clone()
-    raise _cannot(path, kind)
+    return tree.copied(value, path, LEAVES)
 
 
 def pack(value: Any, path: str) -> tuple[bytes, list[Tensor]]:
     """The tree's structure as bytes, and its tensors in the order in which the structure names them."""
-    tensors: list[Tensor] = []
-    body = _packed(value, path, tensors)
-    specs = [[str(t.dtype).removeprefix("torch."), t.device.type, list(t.shape)] for t in tensors]
+    found: list[tuple[str, Any]] = []
+    body = tree.packed(value, path, LEAVES, found)
+    tensors: list[Tensor] = [tensor for _, tensor in found]
+    specs = [[dtype_name(t.dtype), t.device.type, list(t.shape)] for t in tensors]
     return msgspec.msgpack.encode([specs, body]), tensors
 
 
@@ -58,73 +44,19 @@ class Packed:
 
     def __init__(self, data: bytes) -> None:
         specs, self._body = msgspec.msgpack.decode(data, type=tuple[list[tuple[str, str, list[int]]], Any])
-        self.specs: Specs = [(_dtype(name), device, shape) for name, device, shape in specs]
+        self.specs: Specs = [(dtype_named(name), device, shape) for name, device, shape in specs]
 
     def unpack(self, tensors: list[Tensor] | None) -> Any:
         """The tree. Without tensors, None stands in the place of each."""
-        return _unpacked(self._body, tensors)
+        return tree.unpacked(self._body, lambda number: None if tensors is None else tensors[number])
 
 
-def _packed(value: Any, path: str, tensors: list[Tensor]) -> Any:
-    kind = type(value)
-    if kind in _SCALARS:
-        return _checked_int(value, path) if kind is int else value
-    if kind is list or kind is tuple:
-        return [kind.__name__, *(_packed(item, f"{path}[{i}]", tensors) for i, item in enumerate(value))]
-    if kind in _MAPPINGS:
-        flat: list[Any] = [_MAPPINGS[kind]]
-        for key, item in value.items():
-            flat += (_packed(_checked_key(key, path), path, tensors), _packed(item, f"{path}[{key!r}]", tensors))
-        return flat
-    if kind in _TENSORS:
-        tensors.append(_checked_tensor(value, path).detach())
-        return ["tensor", len(tensors) - 1]
-    raise _cannot(path, kind)
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
-def _unpacked(body: Any, tensors: list[Tensor] | None) -> Any:
-    if not isinstance(body, list):
-        return body
-    tag, *rest = body
-    if tag == "tensor":
-        return None if tensors is None else tensors[rest[0]]
-    items = [_unpacked(item, tensors) for item in rest]
-    if tag == "list":
-        return items
-    if tag == "tuple":
-        return tuple(items)
-    if tag in _MAKERS:
-        return _MAKERS[tag](list(zip(items[::2], items[1::2], strict=True)))
-    raise ProtocolError(f"a state from a peer has an unknown part {tag!r}")
-
-
-def _dtype(name: str) -> torch.dtype:
+def dtype_named(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise ProtocolError(f"a state from a peer has a tensor of unknown type {name!r}")
+        raise ProtocolError(f"a received state has a tensor of unknown type {name!r}")
     return dtype
-
-
-def _checked_int(value: int, path: str) -> int:
-    if not -(1 << 63) <= value < 1 << 64:
-        raise BadInput(f"{path}: the number {value} cannot be sent: it has more than 64 bits")
-    return value
-
-
-def _checked_key(key: Any, path: str) -> Any:
-    if type(key) not in _SCALARS and type(key) is not tuple:
-        raise BadInput(f"{path}: a key of {type(key)} cannot be sent")
-    return copied(key, f"{path} key {key!r}")
-
-
-def _checked_tensor(tensor: Tensor, path: str) -> Tensor:
-    if tensor.layout is not torch.strided:
-        raise BadInput(f"{path}: a tensor of layout {tensor.layout} cannot be sent, only dense ones")
-    return tensor
-
-
-def _cannot(path: str, kind: type) -> BadInput:
-    return BadInput(
-        f"{path}: {kind} cannot be sent to other workers; "
-        "wanted None, bool, int, float, str, bytes, list, tuple, dict, Counter or tensor"
-    )

@@ -9,7 +9,7 @@ import threading
 import time
 
 from shoal.core.world import World
-from shoal.wire.local import Attached, FromAgentLocal
+from shoal.wire.local import Attached, CheckpointAnswer, Checkpoints, FromAgentLocal, SlotGiven, SlotRefused, SlotsMade
 from shoal.wire.messages import Commit, Interrupt, Pause, Prepare, Refuse, Release, StorePush
 
 
@@ -36,6 +36,8 @@ class Inbox:
         self.noticed_at: float | None = None
         """When the end of the current world was first heard of (`time.monotonic`)."""
         self.reason = ""
+        self.answer: CheckpointAnswer | None = None
+        """To the last question about checkpoints; whoever asked takes it away."""
 
     def receive(self, message: FromAgentLocal) -> None:
         with self.changed:
@@ -56,6 +58,8 @@ class Inbox:
                     self._notice(reason)
                 case Release(generation=generation):
                     self.released = generation
+                case SlotGiven() | SlotRefused() | SlotsMade() | Checkpoints():
+                    self.answer = message
                 case Attached() | Refuse():
                     pass  # answers to the handshake; the link has dealt with them
             self.changed.notify_all()

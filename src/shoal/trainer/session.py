@@ -7,6 +7,7 @@ compute nobody may use.
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 
 from shoal.core.errors import Disconnected
@@ -16,6 +17,9 @@ from shoal.trainer.inbox import Inbox, WorldChanged
 from shoal.wire.local import (
     SOCKET_VARIABLE,
     Attached,
+    CheckpointAnswer,
+    Checkpoints,
+    CheckpointsWanted,
     LocalAck,
     LocalFinished,
     LocalLink,
@@ -24,6 +28,12 @@ from shoal.wire.local import (
     LocalResized,
     LocalStoreSet,
     Report,
+    Saved,
+    SlotGiven,
+    SlotRefused,
+    SlotsMade,
+    SlotsWanted,
+    SlotWanted,
 )
 
 EXIT_AGENT_GONE = 1
@@ -38,6 +48,7 @@ class Session:
         self._progress = progress
         self._last_report: Report | None = None
         self._released = False
+        self._asking = threading.Lock()
         self._link = LocalLink(
             path, local_rank=local_rank, handle=inbox.receive, report=self._report, closed=self._agent_gone
         )
@@ -82,6 +93,39 @@ class Session:
 
     def resized(self, report: LocalResized) -> None:
         self._link.send(report)
+
+    # Checkpoints -----------------------------------------------------------------------------------------
+
+    def slot(self, nbytes: int) -> SlotGiven | SlotRefused:
+        """Shared memory for one save."""
+        answer = self._ask(SlotWanted(nbytes=nbytes))
+        assert isinstance(answer, SlotGiven | SlotRefused)
+        return answer
+
+    def slots(self, nbytes: int) -> tuple[str, ...]:
+        """Have shared memory made for coming saves; where it is."""
+        answer = self._ask(SlotsWanted(nbytes=nbytes))
+        assert isinstance(answer, SlotsMade)
+        return answer.paths
+
+    def saved(self, slot: int, *, step: int, nbytes: int) -> None:
+        self._link.send(Saved(slot=slot, step=step, nbytes=nbytes))
+
+    def checkpoints(self) -> Checkpoints:
+        answer = self._ask(CheckpointsWanted())
+        assert isinstance(answer, Checkpoints)
+        return answer
+
+    def _ask(self, question: SlotWanted | SlotsWanted | CheckpointsWanted) -> CheckpointAnswer:
+        """The agent's answer. If the agent dies first, so does this process."""
+        inbox = self.inbox
+        with self._asking:
+            self._link.send(question)
+            with inbox.changed:
+                inbox.changed.wait_for(lambda: inbox.answer is not None)
+                answer, inbox.answer = inbox.answer, None
+        assert answer is not None
+        return answer
 
     # Waiting ---------------------------------------------------------------------------------------------
 

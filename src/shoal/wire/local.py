@@ -7,6 +7,9 @@ report; everything else is sent by the caller. Nothing is imported here but the 
 What a process may say, and in which order: `Attach` once, then any number of rounds of
 `LocalReady` → (agent: `Prepare`) → `LocalAck` → (agent: `Commit`) → reports → `LocalFinished` or, after `Pause` or
 `Interrupt`, `LocalReady` again. A `Prepare` may be superseded by another before its `Commit`.
+
+Checkpoints, at any time: `SlotWanted` is answered by `SlotGiven` or `SlotRefused`, `SlotsWanted` by `SlotsMade`,
+`CheckpointsWanted` by `Checkpoints`; `Saved` is not answered. One question at a time.
 """
 
 import os
@@ -98,7 +101,47 @@ class LocalResized(Message, frozen=True, kw_only=True):
     lost_steps: int
 
 
-FromProcess = Attach | LocalReady | LocalAck | LocalStoreSet | LocalFinished | LocalPeerClosed | Report | LocalResized
+class SlotWanted(Message, frozen=True, kw_only=True):
+    """This process wants to save its state now and needs shared memory for it."""
+
+    nbytes: int
+
+
+class SlotsWanted(Message, frozen=True, kw_only=True):
+    """This process will save states of this size: have memory ready."""
+
+    nbytes: int
+
+
+class Saved(Message, frozen=True, kw_only=True):
+    """The slot that was given holds a complete image."""
+
+    slot: int
+    step: int
+    nbytes: int
+
+
+class CheckpointsWanted(Message, frozen=True, kw_only=True):
+    """Nobody has state: what is there to restore?"""
+
+
+CheckpointWord = SlotWanted | SlotsWanted | Saved | CheckpointsWanted
+"""What a process says about checkpoints. It never changes where the node stands in its world."""
+
+FromProcess = (
+    Attach
+    | LocalReady
+    | LocalAck
+    | LocalStoreSet
+    | LocalFinished
+    | LocalPeerClosed
+    | Report
+    | LocalResized
+    | SlotWanted
+    | SlotsWanted
+    | Saved
+    | CheckpointsWanted
+)
 
 
 # From the agent ------------------------------------------------------------------------------------------
@@ -115,7 +158,59 @@ class Attached(Message, frozen=True, kw_only=True):
     max_workers: int
 
 
-FromAgentLocal = Attached | Refuse | Prepare | Commit | StorePush | Pause | Interrupt | Release
+class SlotGiven(Message, frozen=True, kw_only=True):
+    """Fill this one, then say `Saved`."""
+
+    slot: int
+    path: str
+
+
+class SlotRefused(Message, frozen=True, kw_only=True):
+    """There is no shared memory for this save."""
+
+    reason: str
+    directory: str | None
+    """Write it there yourself; None: leave it this time."""
+    keep: int
+    """How many checkpoints to leave there."""
+
+
+class SlotsMade(Message, frozen=True, kw_only=True):
+    """All segments that a save may go to: map them ahead of time."""
+
+    paths: tuple[str, ...]
+
+
+class MemoryCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete image in the agent's memory."""
+
+    path: str
+    step: int
+
+
+class Checkpoints(Message, frozen=True, kw_only=True):
+    """What there is to restore from on this node, the newest first, and where there may be more."""
+
+    memory: tuple[MemoryCopy, ...]
+    directory: str | None
+
+
+CheckpointAnswer = SlotGiven | SlotRefused | SlotsMade | Checkpoints
+
+FromAgentLocal = (
+    Attached
+    | Refuse
+    | Prepare
+    | Commit
+    | StorePush
+    | Pause
+    | Interrupt
+    | Release
+    | SlotGiven
+    | SlotRefused
+    | SlotsMade
+    | Checkpoints
+)
 
 process_decoder: Decoder[FromProcess] = Decoder(FromProcess, limit=MAX_MESSAGE)
 agent_decoder: Decoder[FromAgentLocal] = Decoder(FromAgentLocal, limit=MAX_MESSAGE)

@@ -1,0 +1,269 @@
+"""The agent's half of checkpoints: shared memory for its processes' saves, and the way to disk in the background.
+
+`checkpoint.slots` decides which memory a save gets; here it is made, and what was saved is written, one at a time, in a
+thread. Training never waits for the disk: a save that comes while an older one is being written waits in memory,
+and only the newest of those that wait is written. Whatever goes wrong with memory or disk is told once, and again only
+after it had worked in between; training goes on.
+
+The `Saver` is owned by the event loop. The threads only make files and write them.
+"""
+
+import asyncio
+import mmap
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import assert_never
+
+import psutil
+
+from shoal.agent.settings import CheckpointSettings
+from shoal.checkpoint import manifests
+from shoal.checkpoint import slots as book
+from shoal.checkpoint.folder import open_folder
+from shoal.checkpoint.image import BadImage, Image
+from shoal.checkpoint.memory import Home, OutOfMemory, mapped
+from shoal.core.errors import ShoalError
+from shoal.wire.local import (
+    CheckpointAnswer,
+    Checkpoints,
+    CheckpointsWanted,
+    CheckpointWord,
+    MemoryCopy,
+    Saved,
+    SlotGiven,
+    SlotRefused,
+    SlotsMade,
+    SlotsWanted,
+    SlotWanted,
+)
+
+_RESERVE = 0.05
+"""The part of the machine's memory that checkpoints leave alone, whatever is free."""
+
+
+class Saver:
+    """`tell` answers a process, `note` tells people. `home` None: this machine has no shared memory to use."""
+
+    def __init__(
+        self,
+        settings: CheckpointSettings,
+        *,
+        home: Home | None,
+        tell: Callable[[int, CheckpointAnswer], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._home = home
+        self._tell = tell
+        self._note = note
+        self._slots = book.Slots()
+        self._maps: dict[int, mmap.mmap] = {}
+        self._asking = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._making = ThreadPoolExecutor(1, "shoal-memory")
+        self._writing = ThreadPoolExecutor(1, "shoal-persist")
+        self._busy = False
+        self._gave_up = 0
+        """The order of the last image that could not be written: it is not tried again, the next one is."""
+        self._told: dict[str, str] = {}
+        self._waiting: list[Callable[[], None]] = []
+
+    # What processes say ----------------------------------------------------------------------------------
+
+    def said(self, local_rank: int, message: CheckpointWord) -> None:
+        match message:
+            case SlotWanted() | SlotsWanted():
+                self._spawn(self._answer(local_rank, message))
+            case Saved(slot=slot, step=step, nbytes=nbytes):
+                self._slots = book.complete(self._slots, slot, _writer(local_rank), step=step, length=nbytes)
+                self._write_next()
+            case CheckpointsWanted():
+                copies = tuple(
+                    MemoryCopy(path=str(self._path(s.number)), step=s.step)
+                    for s in self._slots.held()
+                    if s.step is not None
+                )
+                self._tell(local_rank, Checkpoints(memory=copies, directory=self._settings.directory))
+            case _:
+                assert_never(message)
+
+    def process_gone(self, local_rank: int) -> None:
+        """What it was filling will never be complete."""
+        self._slots = book.gone(self._slots, _writer(local_rank))
+
+    def when_written(self, act: Callable[[], None]) -> None:
+        """Do it as soon as all that was saved is on disk, or cannot be brought there: at once if so."""
+        if self._busy or self._next() is not None:
+            self._waiting.append(act)
+        else:
+            act()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._making.shutdown(wait=False, cancel_futures=True)
+        self._writing.shutdown(wait=False, cancel_futures=True)
+        if self._home is not None:
+            self._home.close()
+
+    # Memory ----------------------------------------------------------------------------------------------
+
+    async def _answer(self, local_rank: int, message: SlotWanted | SlotsWanted) -> None:
+        async with self._asking:
+            if isinstance(message, SlotWanted):
+                self._tell(local_rank, await self._slot(_writer(local_rank), message.nbytes))
+            else:
+                await self._make_ahead(message.nbytes)
+                paths = tuple(str(self._path(slot.number)) for slot in self._slots.slots)
+                self._tell(local_rank, SlotsMade(paths=paths))
+
+    async def _slot(self, writer: str, nbytes: int) -> SlotGiven | SlotRefused:
+        """A slot for one save, made if need be."""
+        answer: book.Answer
+        self._slots, answer = book.ask(self._slots, writer, nbytes)
+        if isinstance(answer, book.Make):
+            try:
+                await self._make(answer)
+            except OutOfMemory as exc:
+                self._slots, answer = book.not_made(self._slots, answer, writer)
+                if isinstance(answer, book.NoMemory):
+                    return self._without_memory(str(exc))
+            else:
+                self._slots = book.made(self._slots, answer, writer)
+                answer = book.Give(answer.number)
+        match answer:
+            case book.Give(number=number):
+                return SlotGiven(slot=number, path=str(self._path(number)))
+            case book.Skip() | book.NoMemory():
+                reason = "all memory for checkpoints is in use: the disk does not keep up"
+                self._tell_once("skip", f"a save is left out: {reason}")
+                return SlotRefused(reason=reason, directory=None, keep=self._settings.keep)
+            case _:
+                assert_never(answer)
+
+    def _without_memory(self, why: str) -> SlotRefused:
+        directory = self._settings.directory
+        rest = (
+            "and no --checkpoint-dir is given: nothing is saved"
+            if directory is None
+            else f"so that saves go straight to {directory}, which training waits for"
+        )
+        self._tell_once("memory", f"no shared memory for checkpoints ({why}), {rest}")
+        return SlotRefused(reason=why, directory=directory, keep=self._settings.keep)
+
+    async def _make_ahead(self, nbytes: int) -> None:
+        while (make := book.ahead(self._slots, nbytes)) is not None:
+            try:
+                await self._make(make)
+            except OutOfMemory:
+                self._slots = book.removed(self._slots, make.instead_of)
+                return  # a save that finds no room says so
+            self._slots = book.made(self._slots, make, None)
+
+    async def _make(self, make: book.Make) -> None:
+        if make.instead_of is not None:
+            self._path(make.instead_of).unlink(missing_ok=True)
+        home = self._home
+        if home is None:
+            raise OutOfMemory(f"{self._settings.shared_memory} cannot be used")
+        usable = usable_bytes()
+        if self._settings.memory_bytes is not None:
+            used = sum(slot.nbytes for slot in self._slots.slots if slot.number != make.instead_of)
+            usable = min(usable, self._settings.memory_bytes - used)
+        loop = asyncio.get_running_loop()
+        name = str(make.number)
+        await loop.run_in_executor(self._making, lambda: home.make(name, make.nbytes, available=usable))
+
+    def _path(self, number: int) -> Path:
+        assert self._home is not None
+        return self._home.path / str(number)
+
+    # Disk ------------------------------------------------------------------------------------------------
+
+    def _next(self) -> book.Slot | None:
+        """What should be on disk and is not."""
+        slot = self._slots.unwritten()
+        if slot is None or self._settings.directory is None or slot.order == self._gave_up:
+            return None
+        return slot
+
+    def _write_next(self) -> None:
+        slot = self._next()
+        if self._busy or slot is None:
+            return
+        self._busy = True
+        self._slots = book.reading(self._slots, slot.number)
+        self._spawn(self._write(slot))
+
+    async def _write(self, slot: book.Slot) -> None:
+        loop = asyncio.get_running_loop()
+        written = False
+        try:
+            await loop.run_in_executor(self._writing, self._written, self._path(slot.number))
+            written = True
+            self._told.pop("disk", None)
+        except (OSError, ShoalError) as exc:
+            self._gave_up = slot.order
+            self._tell_once(
+                "disk",
+                f"the checkpoint of step {slot.step} cannot be written to {self._settings.directory}: {exc}; "
+                "training goes on, the next save is tried again",
+            )
+        finally:
+            self._slots = book.read(self._slots, slot.number, on_disk=written)
+            self._busy = False
+        self._write_next()
+        if not self._busy:
+            waiting, self._waiting = self._waiting, []
+            for act in waiting:
+                act()
+
+    def _written(self, path: Path) -> None:
+        """In a thread: write one image."""
+        assert self._settings.directory is not None
+        memory = mapped(path, write=True)
+        try:
+            image = Image(memoryview(memory))
+        except BadImage as exc:
+            raise ShoalError(f"what a process saved is no checkpoint: {exc}") from exc
+        header = image.header
+        folder = open_folder(self._settings.directory)
+        manifests.write(folder, [image.data], job=header.job, step=header.step, saved_at=header.saved_at)
+        manifests.prune(folder, keep=self._settings.keep)
+
+    # Words and tasks -------------------------------------------------------------------------------------
+
+    def _tell_once(self, what: str, line: str) -> None:
+        if what not in self._told:
+            self._told[what] = line
+            self._note(line)
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def usable_bytes() -> int:
+    """How much memory may be taken without pushing the machine, or this container, over its edge."""
+    memory = psutil.virtual_memory()
+    free = memory.available - int(memory.total * _RESERVE)
+    limit = _number(Path("/sys/fs/cgroup/memory.max"))
+    used = _number(Path("/sys/fs/cgroup/memory.current"))
+    if limit is not None and used is not None:
+        free = min(free, limit - used - int(limit * _RESERVE))
+    return max(0, free)
+
+
+def _number(path: Path) -> int | None:
+    """What a control file says; None: no limit, or no such file."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _writer(local_rank: int) -> str:
+    return f"local rank {local_rank}"

@@ -1,0 +1,99 @@
+"""Shared memory as files: made and owned by an agent, mapped by its training processes.
+
+Pages are allocated when a segment is made (`fallocate`), so a segment that exists can be written to its end: a process
+never dies of SIGBUS because the memory ran out half way. A home is locked by the agent that lives in it; a home whose
+lock is free was left behind by an agent that was killed together with its guard, and is swept by the next one.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from shoal.core.errors import ShoalError
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
+_PREFIX = "shoal-memory-"
+_LOCK = "lock"
+_MADV_POPULATE_WRITE = 23
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class OutOfMemory(ShoalError):
+    """There is no room for a segment of this size."""
+
+
+class Home:
+    """An agent's private directory of segments (0700), removed with all that is in it by `close`."""
+
+    def __init__(self, root: Path = SHARED_MEMORY) -> None:
+        """Raises `OSError` where no directory can be made."""
+        name = f"{_PREFIX}{secrets.token_hex(6)}"
+        making = root / f".{name}"
+        making.mkdir(mode=0o700)
+        self._lock = os.open(making / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path = root / name
+        making.rename(self.path)  # a sweeper sees it only with the lock held
+
+    def make(self, name: str, nbytes: int, *, available: int | None = None) -> Path:
+        """A new segment. `available`: bytes of memory that may be used at all, if known. Raises `OutOfMemory`."""
+        if available is not None and nbytes > available:
+            raise OutOfMemory(f"{nbytes >> 20} MiB of shared memory wanted, {max(0, available) >> 20} MiB may be used")
+        path = self.path / name
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, nbytes)
+        except OSError as exc:
+            path.unlink()
+            if exc.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT):
+                raise OutOfMemory(f"{nbytes >> 20} MiB wanted in {self.path.parent}: {exc.strerror}") from exc
+            raise
+        finally:
+            os.close(fd)
+        return path
+
+    def close(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def sweep(root: Path = SHARED_MEMORY) -> list[Path]:
+    """Remove the homes in `root` that nobody lives in. Returns them."""
+    swept = []
+    for path in root.glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(path / _LOCK, os.O_RDWR)
+        except OSError:
+            continue  # another user's, or being removed
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # somebody lives in it
+        finally:
+            os.close(lock)
+        shutil.rmtree(path, ignore_errors=True)
+        swept.append(path)
+    return swept
+
+
+def mapped(path: Path, *, write: bool) -> mmap.mmap:
+    """The segment (or file) as memory. Without `write` changes stay private to this process."""
+    fd = os.open(path, os.O_RDWR if write else os.O_RDONLY)
+    try:
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_WRITE if write else mmap.ACCESS_COPY)
+    finally:
+        os.close(fd)
+
+
+def touch(memory: mmap.mmap) -> None:
+    """Have every page of a writable mapping at hand, without changing one. Lets other threads run meanwhile."""
+    holder = (ctypes.c_char * len(memory)).from_buffer(memory)
+    # A kernel before 5.14 does not know the advice: then the first save finds the pages by itself.
+    _libc.madvise(ctypes.addressof(holder), len(memory), _MADV_POPULATE_WRITE)
+    del holder

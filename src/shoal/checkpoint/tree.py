@@ -1,0 +1,111 @@
+"""Trees of plain values with leaves of some framework: checked, copied, and packed into a msgpack-able body. Never
+pickle.
+
+A tree is None, bool, int, float, str, bytes, a leaf (a tensor), or a list, tuple, dict, OrderedDict or Counter of
+trees. Anything else is an error that names its path, such as `state.history[3]: <class 'Foo'> cannot be sent`.
+Subclasses do not count: what arrives must be what was sent. What a leaf is, its framework says (`Leaves`).
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.core.errors import BadInput, ProtocolError
+
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
+_MAKERS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
+    "dict": dict,
+    "ordered": OrderedDict,
+    "counter": lambda pairs: Counter(dict(pairs)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """The leaves of one framework. `check` gets a leaf and its path and raises `BadInput` for one that cannot be
+    sent; `clone` copies one."""
+
+    kinds: frozenset[type]
+    check: Callable[[Any, str], Any]
+    clone: Callable[[Any], Any]
+
+
+NO_LEAVES = Leaves(frozenset(), lambda leaf, path: leaf, lambda leaf: leaf)
+"""For trees of plain values only."""
+
+
+def copied(value: Any, path: str, leaves: Leaves = NO_LEAVES) -> Any:
+    """A copy that shares nothing mutable with `value`; raises `BadInput` where something is no tree."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return _checked_int(value, path) if kind is int else value
+    if kind is list:
+        return [copied(item, f"{path}[{i}]", leaves) for i, item in enumerate(value)]
+    if kind is tuple:
+        return tuple(copied(item, f"{path}[{i}]", leaves) for i, item in enumerate(value))
+    if kind in _MAPPINGS:
+        pairs = [(_checked_key(key, path), copied(item, f"{path}[{key!r}]", leaves)) for key, item in value.items()]
+        return _MAKERS[_MAPPINGS[kind]](pairs)
+    if kind in leaves.kinds:
+        return leaves.clone(leaves.check(value, path))
+    raise _cannot(path, kind)
+
+
+def packed(value: Any, path: str, leaves: Leaves, found: list[tuple[str, Any]]) -> Any:
+    """The tree's structure as msgpack-able values. Its leaves are appended to `found` with their paths; the structure
+    has their numbers."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return _checked_int(value, path) if kind is int else value
+    if kind is list or kind is tuple:
+        return [kind.__name__, *(packed(item, f"{path}[{i}]", leaves, found) for i, item in enumerate(value))]
+    if kind in _MAPPINGS:
+        flat: list[Any] = [_MAPPINGS[kind]]
+        for key, item in value.items():
+            flat += (
+                packed(_checked_key(key, path), path, leaves, found),
+                packed(item, f"{path}[{key!r}]", leaves, found),
+            )
+        return flat
+    if kind in leaves.kinds:
+        found.append((path, leaves.check(value, path)))
+        return ["tensor", len(found) - 1]
+    raise _cannot(path, kind)
+
+
+def unpacked(body: Any, leaf: Callable[[int], Any]) -> Any:
+    """The tree of a packed structure, with `leaf(number)` in the place of each leaf."""
+    if not isinstance(body, list):
+        return body
+    tag, *rest = body
+    if tag == "tensor":
+        return leaf(rest[0])
+    items = [unpacked(item, leaf) for item in rest]
+    if tag == "list":
+        return items
+    if tag == "tuple":
+        return tuple(items)
+    if tag in _MAKERS:
+        return _MAKERS[tag](list(zip(items[::2], items[1::2], strict=True)))
+    raise ProtocolError(f"a received state has an unknown part {tag!r}")
+
+
+def _checked_int(value: int, path: str) -> int:
+    if not -(1 << 63) <= value < 1 << 64:
+        raise BadInput(f"{path}: the number {value} cannot be sent: it has more than 64 bits")
+    return value
+
+
+def _checked_key(key: Any, path: str) -> Any:
+    if type(key) not in _SCALARS and type(key) is not tuple:
+        raise BadInput(f"{path}: a key of {type(key)} cannot be sent")
+    return copied(key, f"{path} key {key!r}")
+
+
+def _cannot(path: str, kind: type) -> BadInput:
+    return BadInput(
+        f"{path}: {kind} cannot be sent to other workers or saved; "
+        "wanted None, bool, int, float, str, bytes, list, tuple, dict, Counter or tensor"
+    )
