@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow bench bench-quick sim format constraints clean
+.PHONY: help demo test test-slow bench bench-quick sim etcd format constraints clean
 .PHONY: check check-format check-lint check-types check-imports check-core
 
 BIN := .venv/bin
@@ -49,6 +49,9 @@ bench-quick: $(READY) ## All benchmarks at a small scale, as JSON
 
 sim: $(READY) ## 10^5 simulated schedules of joins, leaves and deaths (SEEDS=n for fewer)
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS)
+
+etcd: ## Build the etcd that tests use (wants Go; once, into the cache)
+	@hack/etcd/build
 
 format: $(READY) ## Format and fix what can be fixed
 	$(BIN)/ruff check --fix --quiet

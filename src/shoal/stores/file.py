@@ -112,7 +112,8 @@ class FileStore:
 
     async def _replace(self, records: tuple[bytes, ...]) -> None:
         """Write a new journal and put it in the place of the old one: whoever looks sees the one or the other."""
-        assert self._disk is not None
+        if self._disk is None:
+            raise StateUnavailable(f"{self._directory} was not claimed")
         await self._quiet()
         loop = asyncio.get_running_loop()
         try:

@@ -1,0 +1,79 @@
+"""The etcd store beyond the contract: what it says when etcd is not there, or holds something else."""
+
+import asyncio
+import base64
+import json
+import urllib.request
+
+import pytest
+
+from shoal.core.errors import BadInput, StateUnavailable, StateUnreadable, Superseded
+from shoal.stores.etcd import EtcdStore
+
+
+def put(etcd: str, key: str, value: str) -> None:
+    body = {"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(value.encode()).decode()}
+    with urllib.request.urlopen(f"{etcd}/v3/kv/put", data=json.dumps(body).encode()) as answer:
+        answer.read()
+
+
+async def test_many_masters_claim_at_once_and_each_has_a_term_of_its_own(etcd: str) -> None:
+    stores = [EtcdStore(etcd, prefix="/many") for _ in range(8)]
+    terms = [claimed.term for claimed in await asyncio.gather(*(store.claim() for store in stores))]
+    assert sorted(terms) == list(range(1, 9))
+    newest = stores[terms.index(8)]
+    await newest.append(b"mine")
+    for store in stores:
+        if store is not newest:
+            with pytest.raises(Superseded, match=r"was superseded by 8"):
+                await store.append(b"not mine")
+        await store.close()
+
+
+async def test_jobs_with_names_that_begin_alike_do_not_see_each_other(etcd: str) -> None:
+    one, other = EtcdStore(etcd, prefix="/jobs/a"), EtcdStore(etcd, prefix="/jobs/a0")
+    await one.claim()
+    await other.claim()
+    await other.append(b"other")
+    await one.append(b"one")
+    await one.compact(b"all of one")
+    again = EtcdStore(etcd, prefix="/jobs/a0")
+    assert (await again.claim()).records == (b"other",)
+    for store in (one, other, again):
+        await store.close()
+
+
+async def test_a_record_that_etcd_does_not_take_is_said_and_mended_by_a_snapshot(etcd: str) -> None:
+    store = EtcdStore(etcd, prefix="/large")
+    await store.claim()
+    with pytest.raises(StateUnavailable, match="too large"):
+        await store.append(b"x" * 2_000_000)
+    with pytest.raises(StateUnavailable, match="missing"):
+        await store.append(b"small")
+    await store.compact(b"small")
+    await store.append(b"more")
+    await store.close()
+    again = EtcdStore(etcd, prefix="/large")
+    assert (await again.claim()).records == (b"small", b"more")
+    await again.close()
+
+
+async def test_a_term_that_is_no_number_is_left_alone(etcd: str) -> None:
+    put(etcd, "/foreign/term", "poem")
+    store = EtcdStore(etcd, prefix="/foreign")
+    with pytest.raises(StateUnreadable, match="is no number"):
+        await store.claim()
+    await store.close()
+
+
+async def test_no_etcd_is_said() -> None:
+    store = EtcdStore("http://127.0.0.1:9", prefix="/x")
+    with pytest.raises(StateUnavailable, match=r"etcd at http://127.0.0.1:9/x does not answer"):
+        await store.claim()
+    await store.close()
+
+
+@pytest.mark.parametrize("where", ["etcd://", "etcd://host:1", "etcd://host:1/", "http://host:1/x"])
+def test_an_address_that_is_none_is_refused(where: str) -> None:
+    with pytest.raises(BadInput, match="etcd://HOST:PORT/PREFIX"):
+        EtcdStore.at(where)
