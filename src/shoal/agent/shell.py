@@ -127,6 +127,7 @@ class Shell:
         self._ooms_seen = self._ooms.read()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._welcome_came = asyncio.Event()
+        self._beat_now = asyncio.Event()
         self._process_ended = asyncio.Event()
         self._over: asyncio.Future[core.End] = asyncio.get_running_loop().create_future()
 
@@ -216,11 +217,13 @@ class Shell:
             pid=os.getpid(),
             generation=node.generation,
             sdk=node.sdk,
+            term=0 if self._welcome is None else self._welcome.term,
         )
 
     def welcomed(self, welcome: Welcome) -> None:
         self._welcome = welcome
         self._welcome_came.set()
+        self._beat_now.set()
         if self._settings.command or welcome.command:
             self._happen(lambda n: core.welcomed(n, welcome))
         else:
@@ -437,7 +440,10 @@ class Shell:
         last = loop.time()
         while True:
             assert self._welcome is not None
-            await asyncio.sleep(self._welcome.heartbeat_seconds)
+            self._beat_now.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._welcome.heartbeat_seconds):
+                    await self._beat_now.wait()  # a new master knows nothing of the processes yet
             now, at = look(), loop.time()
             pids = [process.pid for process in self._processes.values()]
             used = usage(pids, now, before, seconds=at - last)

@@ -1,8 +1,8 @@
 """The command line: it parses, calls, prints. With the SDK it is the only reader of argv and environment.
 
 `torchrun` and `flags` read words, `invocation` decides what one `shoal run` is, `devices` splits the machine,
-`launch` wires master, platform and agents together, `output` and `view` show it, `registry` remembers it, `jobs`
-looks at it from another shell. Importing this package imports none of them: `shoal agent` must start fast, and
+`launch` and `supervisor` wire master, platform and agents together, `output` and `view` show it, `registry` remembers
+it, `jobs` looks at it from another shell. Importing this package imports none of them: `shoal agent` must start fast, and
 `shoal --help` must not pay for what it does not use.
 """
 
@@ -41,6 +41,10 @@ def _dispatch(words: Sequence[str]) -> int:
             from shoal.cli import agent
 
             return agent.main(rest)
+        case ["master", *rest]:
+            from shoal.cli import master
+
+            return master.main(rest)
     from shoal.cli.app import app
 
     try:

@@ -8,6 +8,8 @@ from shoal.cli.torchrun import Address
 from shoal.core.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
+BACKLOG = 2048
+"""Connections that may wait while a job has no master."""
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not listened on
 
 
@@ -44,6 +46,37 @@ def can_bind(family: int, address: str, *, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def listening(listen: Address) -> tuple[socket.socket, ...]:
+    """Sockets that listen at every address that the host's name stands for, on one port. Raises `BadInput`."""
+    port, opened = listen.port or 0, list[socket.socket]()
+    try:
+        for family, address in resolve(listen):
+            if family == socket.AF_INET6 and opened and not can_bind(family, address, port=0):
+                continue  # `localhost` is often said to have an IPv6 address where there is none
+            opened.append(_listener(family, address, port))
+            port = opened[0].getsockname()[1]
+    except OSError as exc:
+        for each in opened:
+            each.close()
+        where = f"{listen.host}:{listen.port or 0}"
+        raise BadInput(f"cannot listen on {where}: {exc.strerror or exc}; give another port") from exc
+    return tuple(opened)
+
+
+def _listener(family: int, address: str, port: int) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def resolves_to_loopback(address: Address) -> bool:

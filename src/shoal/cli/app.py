@@ -38,6 +38,14 @@ def agent(context: typer.Context) -> None:
     raise typer.Exit(agent.main(context.args))
 
 
+@app.command(context_settings=PASSED_ON, hidden=True)
+def master(context: typer.Context) -> None:
+    """Be the master of a job."""
+    from shoal.cli import master
+
+    raise typer.Exit(master.main(context.args))
+
+
 @app.command()
 def ps(
     everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,

@@ -1,6 +1,6 @@
 """The glue of `shoal run`: options in, a master with its local nodes out; or one node of somebody else's master.
 
-    shoal run ─┬─ Master            the job's state, one port
+    shoal run ─┬─ Supervisor        holds the port, keeps a `shoal master` child alive
                ├─ LocalScaler       starts and ends `shoal agent` children
                ├─ Printer           owns the terminal
                └─ Registry entry    how other shells find the job
@@ -18,33 +18,36 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from shoal import agent
 from shoal.agent.settings import AgentSettings
 from shoal.cli import agent as agent_command
 from shoal.cli import devices, registry, secret
-from shoal.cli.addresses import LOOPBACK, port_in_use, reachable, resolves_to_loopback, towards
+from shoal.cli.addresses import LOOPBACK, listening, port_in_use, reachable, resolves_to_loopback, towards
 from shoal.cli.invocation import Alone, HostEndpoint, Join
+from shoal.cli.master import MasterConfig
+from shoal.cli.master import words as master_words
 from shoal.cli.output import Printer
 from shoal.cli.plan import OWNER_WAIT, Plan, default_name, endpoint_name, join_lines, node_settings, plan
 from shoal.cli.registry import Entry, JobRecord, JobResult, Registry
+from shoal.cli.supervisor import MasterCommand, NoMaster, Supervisor, fresh
 from shoal.cli.torchrun import Address, RunOptions
 from shoal.cli.view import decision_line, resize_line, settled, summary
 from shoal.core.errors import BadInput, PlatformUnavailable, ShoalError
 from shoal.core.exits import EXIT_DO_NOT_RESTART
+from shoal.core.job import new_job
+from shoal.core.job import view as view_of
 from shoal.core.nodes import Node
-from shoal.core.view import ENDED, JobPhase, JobView
-from shoal.master import Master
+from shoal.core.view import ENDED, DecisionView, JobPhase, JobView
 from shoal.platforms.local import LocalLaunch, LocalScaler
 from shoal.wire.server import Listen, own_names
 from shoal.wire.tls import certificate_from_secret, new_certificate
 from shoal.wire.tokens import JobKeys, Purpose, token_uid
-
-SHOW_SECONDS = 0.25
 
 
 class PortTaken(BadInput):
@@ -138,24 +141,25 @@ class _Host:
         self._signals: list[signal.Signals] = []
         self._base: AgentSettings | None = None
         self._scaler = LocalScaler(self._launch, printer.training)
-        self._master = Master(
-            job.spec,
-            job.settings,
-            scaler=self._scaler,
-            keys=door.keys,
-            listen=door.listen,
-            nodes=job.nodes,
-            awaited_joins=job.awaited_joins,
-        )
+        self._sockets: tuple[socket.socket, ...] = ()
+        self._supervisor: Supervisor | None = None
+        self._told_resize = 0
+        self._told_decision: DecisionView | None = None
 
     async def run(self) -> int:
-        await self._master.start()
-        entry = self._enter()
+        self._sockets = listening(Address(host=self._door.listen.host, port=self._door.listen.port))
+        try:
+            return await self._run(self._enter())
+        finally:
+            for each in self._sockets:
+                each.close()
+
+    async def _run(self, entry: Entry) -> int:
         self._base = node_settings(
             self._options,
             job=self._plan.spec.name,
             nproc=self._plan.spec.nproc,
-            master=self._master.url,
+            master=self._url,
             token=self._door.keys.token(Purpose.AGENT),
             fingerprint=self._fingerprint,
             address=self._door.address,
@@ -164,20 +168,66 @@ class _Host:
             host=socket.gethostname(),
             environment=self._environment,
         )
+        self._supervisor = supervisor = self._make_supervisor(entry)
         self._printer.start()
         handler = _NoteHandler(self._printer)
         logging.getLogger().addHandler(handler)
         try:
             self._introduce(entry)
-            view = await self._until_end()
+            view = await self._until_end(supervisor)
             entry = self._remember(entry, view)
             self._printer.close(summary(view, logs=entry.record.logs))
             return self._exit_code(view)
         finally:
             logging.getLogger().removeHandler(handler)
             if entry.record.result is None:
-                self._remember(entry, self._master.view())
+                self._remember(entry, supervisor.view)
             self._printer.close()
+
+    @property
+    def _port(self) -> int:
+        port: int = self._sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def _url(self) -> str:
+        return self._door.listen.url(self._port)
+
+    def _make_supervisor(self, entry: Entry) -> Supervisor:
+        plan, listen, keys = self._plan, self._door.listen, self._door.keys
+        certificate = listen.certificate
+        config = MasterConfig(
+            spec=plan.spec,
+            settings=plan.settings,
+            uid=keys.uid,
+            install_key=keys.install_key,
+            host=listen.host,
+            port=self._port,
+            cert_pem=None if certificate is None else certificate.cert_pem,
+            key_pem=None if certificate is None else certificate.key_pem,
+            fingerprint=self._fingerprint,
+            names=listen.names,
+            nodes=plan.nodes,
+            awaited_joins=plan.awaited_joins,
+        )
+        path = entry.write_private("master.json", msgspec.json.encode(config))
+        sockets = tuple(each.fileno() for each in self._sockets)
+        now = datetime.now(UTC)
+        job, _ = new_job(plan.spec, plan.settings, nodes=plan.nodes, awaited_joins=plan.awaited_joins, now=now)
+        return Supervisor(
+            MasterCommand(
+                argv=(sys.executable, "-m", "shoal", *master_words(path, str(entry.state_directory), sockets)),
+                environment=self._environment,
+                sockets=sockets,
+            ),
+            self._scaler,
+            url=self._url,
+            token=keys.token(Purpose.ADMIN),
+            fingerprint=self._fingerprint,
+            first=view_of(job, now),
+            seen=self._show,
+            note=self._printer.note,
+        )
 
     @property
     def _fingerprint(self) -> str | None:
@@ -200,7 +250,7 @@ class _Host:
             command=spec.command,
             logs="" if own_logs else str(Path(self._options.log_dir or "", spec.name).absolute()),
             endpoint=str(self._options.endpoint) if isinstance(self._what, HostEndpoint) else None,
-            url=self._master.url,
+            url=self._url,
             fingerprint=self._fingerprint,
         )
         tokens = {purpose.value: self._door.keys.token(purpose) for purpose in Purpose}
@@ -211,7 +261,7 @@ class _Host:
         self._printer.note(f"job {spec.name}: shoal ps, scale, logs and stop work on it; logs in {entry.record.logs}")
         if isinstance(self._what, Alone) and self._what.invites:
             for line in join_lines(
-                Address(host=self._door.address, port=self._master.port),
+                Address(host=self._door.address, port=self._port),
                 fingerprint=self._fingerprint or "",
                 token_file=str(entry.token_path(Purpose.AGENT)),
                 nproc=spec.nproc,
@@ -232,45 +282,40 @@ class _Host:
 
     # While it runs ---------------------------------------------------------------------------------------
 
-    async def _until_end(self) -> JobView:
+    async def _until_end(self, supervisor: Supervisor) -> JobView:
         loop = asyncio.get_running_loop()
-        if not self._is_live:
-            self._master.on_decision(lambda decision: self._printer.note(decision_line(decision)))
         for number in self._options.signals:
-            loop.add_signal_handler(number, self._signalled, number)
+            loop.add_signal_handler(number, self._signalled, number, supervisor)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                showing = tasks.create_task(self._show())
-                try:
-                    return await self._master.run()
-                finally:
-                    showing.cancel()
+            return await supervisor.run()
+        except NoMaster as exc:
+            reason = str(exc)
+            return replace(supervisor.view, phase=JobPhase.FAILED, reason=reason, ended=datetime.now(UTC), exit_code=1)
         finally:
             for number in self._options.signals:
                 loop.remove_signal_handler(number)
 
-    async def _show(self) -> None:
-        told = 0
-        while True:
-            view = self._master.view()
-            if self._is_live:
-                self._printer.show(view)
-            else:
-                for resize in settled(view.resizes, after=told):
-                    self._printer.note(resize_line(resize))
-                    told = resize.generation
-            await asyncio.sleep(SHOW_SECONDS)
+    def _show(self, view: JobView) -> None:
+        if self._is_live:
+            self._printer.show(view)
+            return
+        for decision in fresh(view.decisions, self._told_decision):
+            self._printer.note(decision_line(decision))
+            self._told_decision = decision
+        for resize in settled(view.resizes, after=self._told_resize):
+            self._printer.note(resize_line(resize))
+            self._told_resize = resize.generation
 
-    def _signalled(self, number: signal.Signals) -> None:
+    def _signalled(self, number: signal.Signals, supervisor: Supervisor) -> None:
         self._signals.append(number)
         match len(self._signals):
             case 1:
                 grace = self._options.grace
                 self._printer.note(f"{number.name}: stopping within {grace:g} s; once more kills at once")
-                self._master.stop(f"{number.name} to shoal run")
+                supervisor.stop(f"{number.name} to shoal run")
             case 2:
                 self._printer.note(f"{number.name} again: killing everything")
-                self._master.stop(f"{number.name} to shoal run, twice", grace=timedelta(0))
+                supervisor.stop(f"{number.name} to shoal run, twice", grace_seconds=0.0)
             case _:
                 # The nodes die with their parent: the kernel sees to it.
                 os._exit(128 + number)

@@ -4,6 +4,8 @@
         job.json                 the record: who runs it, where it listens, how it ended
         state.json               how it looked in the end
         admin.token agent.token  0600
+        master.json              0600, what a master of the job needs to know, its key included
+        state/                   the master's journal
         logs/                    what the training processes said
 
 A directory is made complete under another name and renamed into place, and `job.json` is only ever replaced as
@@ -95,6 +97,15 @@ class Entry:
 
     def token_path(self, purpose: str) -> Path:
         return self.path / f"{purpose}.token"
+
+    @property
+    def state_directory(self) -> Path:
+        return self.path / "state"
+
+    def write_private(self, name: str, data: bytes) -> Path:
+        """A file of the job that nobody else can read."""
+        _write(self.path / name, data)
+        return self.path / name
 
     def keep_state(self, view: JobView) -> None:
         """Keep how the job looked in the end."""

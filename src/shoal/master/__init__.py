@@ -5,5 +5,6 @@ agents, plans to the scaler. It decides nothing itself.
 """
 
 from shoal.master.master import Master
+from shoal.master.platform import RemoteScaler
 
-__all__ = ["Master"]
+__all__ = ["Master", "RemoteScaler"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from shoal.core import journal
-from shoal.core.errors import StateUnavailable
+from shoal.core.errors import StateUnavailable, StateUnreadable
 from shoal.core.job import Job
 from shoal.core.ports import Claimed, Clock, StateStore
 
@@ -37,12 +37,23 @@ class Keeper:
         self._trouble_at: datetime | None = None
         self.trouble: str | None = None
 
-    async def claim(self) -> tuple[Claimed, Job | None]:
-        """Take the job's state over: what was found, and the job that it tells of."""
-        claimed = await self._store.claim()
+    async def claim(self, *, must_exist: bool = False) -> tuple[Claimed, Job | None]:
+        """Take the job's state over: what was found, and the job that it tells of.
+
+        A new job goes on without a store that cannot be used; one that must exist does not. Raises as
+        `StateStore.claim` does.
+        """
+        try:
+            claimed = await self._store.claim()
+        except StateUnavailable as exc:
+            if must_exist:
+                raise
+            claimed = Claimed(term=1, trouble=str(exc))
         if claimed.lost is not None:
             log.warning("%s", claimed.lost)
         job = journal.replay(claimed.records)
+        if job is None and must_exist:
+            raise StateUnreadable("the job's state is gone: there is nothing to take over")
         if claimed.trouble is not None:
             self._fail(claimed.trouble)
         return claimed, job

@@ -93,8 +93,11 @@ class Master:
         clock: Clock | None = None,
         server_settings: ServerSettings | None = None,
         store: StateStore | None = None,
+        takes_over: bool = False,
     ) -> None:
-        """`store`: keep the job's state there, and go on with what is there already; None: it dies with this master."""
+        """`store`: keep the job's state there, and go on with what is there already; None: it dies with this master.
+        `takes_over`: there must be something to go on with."""
+        self._takes_over = takes_over
         self._clock = clock or SystemClock()
         self._keeper = None if store is None else Keeper(store, self._clock, changed=self._durability)
         self._undone: list[Effect] = []
@@ -136,7 +139,7 @@ class Master:
         Raises `BadInput` when the port cannot be had, and what `StateStore.claim` raises.
         """
         if self._keeper is not None:
-            claimed, found = await self._keeper.claim()
+            claimed, found = await self._keeper.claim(must_exist=self._takes_over)
             self.term = claimed.term
             if found is not None:
                 reason = f"master {claimed.term} took over"
@@ -356,7 +359,6 @@ class Master:
             else f"the job's state cannot be kept: {trouble}; training goes on, but if this master dies the job ends"
         )
         before, self._job = self._job, noted(self._job, reason, self._clock.now())
-        log.warning("%s", reason)
         self._announce(before)
 
     def _announce(self, before: Job) -> None:

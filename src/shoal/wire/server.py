@@ -50,6 +50,12 @@ class Listen:
         if self.certificate is None and not is_loopback(self.host):
             raise BadInput(f"listening on {self.host} needs TLS: only loopback goes without")
 
+    def url(self, port: int) -> str:
+        """For peers on this machine, or on the address we listen on."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host  # noqa: S104
+        host = f"[{host}]" if ":" in host else host
+        return f"{'https' if self.certificate else 'http'}://{host}:{port}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
@@ -153,10 +159,7 @@ class AgentServer:
 
     @property
     def url(self) -> str:
-        """For peers on this machine, or on the address we listen on."""
-        host = "127.0.0.1" if self._listen.host in ("0.0.0.0", "::") else self._listen.host  # noqa: S104
-        host = f"[{host}]" if ":" in host else host
-        return f"{'https' if self._listen.certificate else 'http'}://{host}:{self.port}"
+        return self._listen.url(self.port)
 
     async def close(self) -> None:
         for agent in list(self._sockets):

@@ -1,5 +1,5 @@
-"""One machine: nodes are agent processes, children of whoever runs the master."""
+"""One machine: nodes are agent processes, children of whoever runs the platform."""
 
-from shoal.platforms.local.scaler import LocalLaunch, LocalScaler, LocalSettings
+from shoal.platforms.local.scaler import LocalLaunch, LocalScaler, LocalSettings, die_with
 
-__all__ = ["LocalLaunch", "LocalScaler", "LocalSettings"]
+__all__ = ["LocalLaunch", "LocalScaler", "LocalSettings", "die_with"]

@@ -74,6 +74,10 @@ class LocalScaler:
         if failures:
             raise PlatformUnavailable("; ".join(str(exc) for exc in failures)) from failures[0]
 
+    def existing(self) -> tuple[NodeId, ...]:
+        """The nodes whose processes are there."""
+        return tuple(self._children)
+
     async def close(self) -> None:
         children = list(self._children.values())
         for child in children:
@@ -123,7 +127,7 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: _die_with(parent),
+            preexec_fn=lambda: die_with(parent),
         )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
@@ -212,7 +216,7 @@ class _Lines:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """In the child, before exec: be killed when the parent dies, and do not start if it already has."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
