@@ -51,7 +51,7 @@ class MasterMetrics:
         match event:
             case ProcessExited(exit=exit) | NodeExited(exit=exit) if exit.code != 0:
                 self._failures.labels(_CLASSES.get(cause_of(exit), "unknown")).inc()
-            case ResizeTold():
+            case ResizeTold() if event.node in after.continuing:
                 for phase in _PHASES:
                     self._phases.labels(phase).observe(getattr(event, phase))
                 self._lost_steps.inc(event.lost_steps)
