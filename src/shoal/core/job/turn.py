@@ -88,7 +88,8 @@ class Turn:
             why="a member asked for a new world",
         )
         names = ", ".join(m.node for m in world.members[:8]) + (" …" if len(world.members) > 8 else "")
-        self.say(f"world {world.generation}: {world.size} processes on {names} ({resize.reason})")
+        processes = "1 process" if world.size == 1 else f"{world.size} processes"
+        self.say(f"world {world.generation}: {processes} on {names} ({resize.reason})")
 
     def _dismiss(self, node: NodeId) -> None:
         """A leaving node is in no world any more."""
