@@ -70,12 +70,12 @@ class Model:
 
 class LedgerMachine(RuleBasedStateMachine):
     @initialize(
-        size=st.integers(1, 30),
+        size=st.integers(1, 24),
         shard=st.integers(1, 6),
         epochs=st.integers(1, 3),
         shuffle=st.sampled_from(Shuffle),
         drop_last=st.booleans(),
-        max_attempts=st.integers(1, 4),
+        max_attempts=st.integers(1, 3),
     )
     def begin(self, size: int, shard: int, epochs: int, shuffle: Shuffle, drop_last: bool, max_attempts: int) -> None:
         self.spec = a_dataset(
@@ -102,32 +102,51 @@ class LedgerMachine(RuleBasedStateMachine):
     # What happens ---------------------------------------------------------------------------------------------
 
     @rule(owner=owners, want=st.integers(0, 4), data=st.data())
-    def ask(self, owner: Owner, want: int, data: st.DataObject) -> None:
-        """Any mixture of completions and progress, current and late, and a wish."""
-        reports = (
-            data.draw(st.lists(st.sampled_from(sorted(self.known[owner])), unique=True)) if self.known[owner] else []
-        )
+    def ask_anything(self, owner: Owner, want: int, data: st.DataObject) -> None:
+        """Any mixture of completions and progress, current, late and false, and a wish."""
+        reports = self.some_of(owner, data)
         completed = tuple(a for a in reports if data.draw(st.booleans()))
         progress = tuple(
             Progress(a, data.draw(st.integers(-1, self.length(self.known[owner][a]) + 1)))
             for a in reports
             if a not in completed
         )
-        ask = Ask(owner=owner, dataset="train", completed=completed, progress=progress, want=want)
-        self.ledger, answer = exchange(self.ledger, ask, self.now)
-        wrong = {a for a in completed if not self.complete(owner, a)}
-        wrong |= {p.attempt for p in progress if not self.progress(owner, p)}
-        assert {refusal.attempt for refusal in answer.refused} == wrong
-        self.turn_epoch()
-        if want:
-            self.waiting.discard(owner)
-        for lease in answer.leases:
-            self.lease(owner, lease)
-        assert len(answer.leases) <= want
-        self.check_verdict(owner, want, answer.verdict, len(answer.leases))
-        self.expect_woken(answer.woken)
+        self.ask(owner, want, completed, progress)
 
-    @rule(owner=owners, charged=st.booleans())
+    @rule(owner=owners, want=st.integers(1, 4))
+    def take_more(self, owner: Owner, want: int) -> None:
+        self.ask(owner, want)
+
+    @precondition(lambda self: self.model.live)
+    @rule(data=st.data(), share=st.floats(0, 1))
+    def work(self, data: st.DataObject, share: float) -> None:
+        """Somebody gets on with what it holds; its reports may overtake one another."""
+        attempt = data.draw(st.sampled_from(sorted(self.model.live)))
+        owner, lease = self.model.live[attempt]
+        self.ask(owner, 0, (), (Progress(attempt, round(share * self.length(lease))),))
+
+    @precondition(lambda self: self.model.live)
+    @rule(data=st.data(), want=st.integers(0, 2))
+    def finish_one(self, data: st.DataObject, want: int) -> None:
+        attempt = data.draw(st.sampled_from(sorted(self.model.live)))
+        self.ask(self.model.live[attempt][0], want, (attempt,))
+
+    @precondition(lambda self: any(a not in self.model.live for known in self.known.values() for a in known))
+    @rule(data=st.data(), completes=st.booleans())
+    def report_late(self, data: st.DataObject, completes: bool) -> None:
+        late = [(o, a) for o, known in self.known.items() for a in sorted(known) if a not in self.model.live]
+        owner, attempt = data.draw(st.sampled_from(late))
+        self.ask(owner, 0, (attempt,) if completes else (), () if completes else (Progress(attempt, 1),))
+
+    @precondition(lambda self: self.model.live)
+    @rule(data=st.data())
+    def crash_at_work(self, data: st.DataObject) -> None:
+        self.die(self.model.live[data.draw(st.sampled_from(sorted(self.model.live)))][0], True)
+
+    @rule(owner=owners)
+    def leave(self, owner: Owner) -> None:
+        self.die(owner, False)
+
     def die(self, owner: Owner, charged: bool) -> None:
         self.ledger, woken = lost(self.ledger, owner, charged=charged, reason="it died")
         self.waiting.discard(owner)
@@ -203,6 +222,28 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger = msgspec.msgpack.decode(msgspec.msgpack.encode(self.ledger), type=Ledger)
         assert ledger == self.ledger
         self.ledger = fenced(ledger, self.term)
+
+    def ask(
+        self, owner: Owner, want: int, completed: tuple[int, ...] = (), progress: tuple[Progress, ...] = ()
+    ) -> None:
+        ask = Ask(owner=owner, dataset="train", completed=completed, progress=progress, want=want)
+        self.ledger, answer = exchange(self.ledger, ask, self.now)
+        wrong = {a for a in completed if not self.complete(owner, a)}
+        wrong |= {p.attempt for p in progress if not self.progress(owner, p)}
+        assert {refusal.attempt for refusal in answer.refused} == wrong
+        self.turn_epoch()
+        if want:
+            self.waiting.discard(owner)
+        for lease in answer.leases:
+            self.lease(owner, lease)
+        assert len(answer.leases) <= want
+        self.check_verdict(owner, want, answer.verdict, len(answer.leases))
+        self.expect_woken(answer.woken)
+
+    def some_of(self, owner: Owner, data: st.DataObject) -> list[int]:
+        """Some of all attempts it ever had and has not completed, in any order."""
+        known = sorted(self.known[owner])
+        return data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
 
     # What must be true ----------------------------------------------------------------------------------------
 
