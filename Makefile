@@ -44,8 +44,10 @@ check-core: $(READY)
 bench: $(READY) sim ## All benchmarks in full, and the simulated schedules
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-bench-quick: $(READY) ## All benchmarks at a small scale, as JSON
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file --quick --json || exit 1; done
+bench-quick: $(READY) ## All benchmarks at a small scale; the figures also as JSON in build/benchmarks
+	@mkdir -p build/benchmarks
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; \
+		$(BIN)/python $$file --quick --json build/benchmarks/$$(basename $$file .py).json || exit 1; done
 
 sim: $(READY) ## 10^5 simulated schedules of joins, leaves and deaths (SEEDS=n for fewer)
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS)

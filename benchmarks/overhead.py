@@ -8,7 +8,8 @@ The machine is noisy, so the jobs are started once and then take turns of a seco
 other two are stopped (SIGSTOP) meanwhile. Agents, masters and torchruns run on all the time, so what they use
 weighs on everybody. One pair is one turn of ours and the torchrun turn next to it; a turn's rate is taken between its
 second and its last finished step. The result is the median of the pairs' ratios: noise that lasts longer than a
-pair cancels out, noise that is shorter is outvoted.
+pair cancels out, noise that is shorter is outvoted. CPU seconds per step, of the training processes alone and over all
+turns, are given beside it: they hardly depend on who else uses the machine.
 """
 
 import contextlib
@@ -16,8 +17,10 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import psutil
 
 from _common import Row, parse_options, progress, report
 from _fleets import Fleet, Job, ShoalFleet, TorchrunFleet, Trial
@@ -62,17 +65,22 @@ class Contestant:
         self._pids = [member.pid for member in world]
         self._signal(signal.SIGSTOP)
 
-    def turn(self, seconds: float) -> float:
-        """Train for so long; steps a second."""
-        began = time.time()
+    def turn(self, seconds: float) -> "Turn":
+        """Train for so long."""
+        began, cpu = time.time(), self._cpu_seconds()
         self._signal(signal.SIGCONT)
         time.sleep(seconds)
         self._signal(signal.SIGSTOP)
+        cpu = self._cpu_seconds() - cpu
         self._trial.steps.read()
-        times = [step.at for step in self._trial.steps.of(self._pids[0]) if step.at > began][1:]
-        if len(times) < 2:
+        times = [step.at for step in self._trial.steps.of(self._pids[0]) if step.at > began]
+        if len(times) < 3:
             raise RuntimeError(f"{self.name} finished {len(times)} steps in {seconds} s\n{self._trial.last_words()}")
-        return (len(times) - 1) / (times[-1] - times[0])
+        return Turn(steps=len(times), rate=(len(times) - 2) / (times[-1] - times[1]), cpu_seconds=cpu)
+
+    def _cpu_seconds(self) -> float:
+        times = [psutil.Process(pid).cpu_times() for pid in self._pids]
+        return sum(t.user + t.system for t in times)
 
     def end(self) -> None:
         self._trial.__exit__()
@@ -82,55 +90,62 @@ class Contestant:
             os.kill(pid, number)
 
 
-@dataclass(slots=True)
-class Rates:
-    """Steps a second, one for each turn."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    steps: int
+    rate: float
+    """Steps a second, between its second step and its last."""
+    cpu_seconds: float
+    """Of all its training processes."""
 
-    torchrun: list[float] = field(default_factory=list)
-    plain: list[float] = field(default_factory=list)
-    sdk: list[float] = field(default_factory=list)
+
+Turns = dict[str, list[Turn]]
 
 
-def compete(model: Model, *, pairs: int, seconds: float) -> Rates:
-    contestants = {  # torchrun in the middle: its turn is next to both of ours
-        "sdk": Contestant("shoal run, SDK", lambda job: ShoalFleet(job, NO_HANGS), "elastic.py", model),
-        "torchrun": Contestant("torchrun", TorchrunFleet, "plain.py", model),
-        "plain": Contestant("shoal run, plain", lambda job: ShoalFleet(job, NO_HANGS), "plain.py", model),
-    }
-    rates = Rates()
+def compete(model: Model, *, pairs: int, seconds: float) -> Turns:
+    contestants = [  # torchrun in the middle: its turn is next to both of ours
+        Contestant("sdk", lambda job: ShoalFleet(job, NO_HANGS), "elastic.py", model),
+        Contestant("torchrun", TorchrunFleet, "plain.py", model),
+        Contestant("plain", lambda job: ShoalFleet(job, NO_HANGS), "plain.py", model),
+    ]
+    turns: Turns = {contestant.name: [] for contestant in contestants}
     with contextlib.ExitStack() as stack:
-        for contestant in contestants.values():
+        for contestant in contestants:
             stack.callback(contestant.end)
             progress(f"{model.name}: starting {contestant.name}")
             contestant.start()
         for number in range(pairs):
             progress(f"{model.name}: pair {number + 1} of {pairs}")
-            order = list(contestants)[
-                :: 1 if number % 2 else -1
-            ]  # whoever comes first has no advantage in the long run
-            for name in order:
-                getattr(rates, name).append(contestants[name].turn(seconds))
-    return rates
+            for contestant in contestants[:: 1 if number % 2 else -1]:
+                turns[contestant.name].append(contestant.turn(seconds))
+    return turns
 
 
-def rows(model: Model, rates: Rates) -> Sequence[Row]:
-    return [
-        _row(f"{who}: {model.name}", ours, rates.torchrun) for who, ours in (("sdk", rates.sdk), ("plain", rates.plain))
-    ]
+def rows(model: Model, turns: Turns) -> Iterable[Row]:
+    theirs = turns["torchrun"]
+    for who in ("sdk", "plain"):
+        yield _speed(f"{who}: {model.name} ({len(theirs)} pairs)", turns[who], theirs)
+    for who in ("sdk", "plain"):
+        yield Row(
+            case=f"{who}: {model.name}, CPU of the training processes",
+            value=_cpu_milliseconds(turns[who]),
+            unit="ms/step",
+            peer="torchrun + DDP",
+            peer_value=_cpu_milliseconds(theirs),
+        )
 
 
-def _row(case: str, ours: list[float], torchrun: list[float]) -> Row:
-    """The ratio is the median of the pairs', so the value shown beside torchrun's median follows from it."""
-    ratio = statistics.median(mine / theirs for mine, theirs in zip(ours, torchrun, strict=True))
-    peer = statistics.median(torchrun)
+def _speed(case: str, ours: list[Turn], theirs: list[Turn]) -> Row:
+    """The ratio is the median of the pairs'; the value is what it makes of torchrun's median."""
+    ratio = statistics.median(mine.rate / its.rate for mine, its in zip(ours, theirs, strict=True))
+    peer = statistics.median(turn.rate for turn in theirs)
     return Row(
-        case=f"{case} ({len(ours)} pairs)",
-        value=ratio * peer,
-        unit="steps/s",
-        peer="torchrun + DDP",
-        peer_value=peer,
-        more_is_better=True,
+        case=case, value=ratio * peer, unit="steps/s", peer="torchrun + DDP", peer_value=peer, more_is_better=True
     )
+
+
+def _cpu_milliseconds(turns: list[Turn]) -> float:
+    return 1000 * sum(turn.cpu_seconds for turn in turns) / sum(turn.steps for turn in turns)
 
 
 def main() -> None:

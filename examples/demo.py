@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 LEAST_STEPS = 400
+MOST_STEPS = 5000  # should nobody be left to end it
 PACE = 0.09  # seconds of rest in each step of the disturbed run, so that there is time to watch
 TOLERANCE = 1e-9
 PATIENCE = 180.0  # seconds for anything that should happen; on a busy machine importing torch takes its time
@@ -68,7 +69,7 @@ class Demo:
     def _disturbed(self) -> tuple[list[float], State]:
         self._say("Four workers start to train a small CNN, with at least two and at most four of them.")
         curve, enough = self._folder / "disturbed.json", self._folder / "enough"
-        words = ("--until", str(enough), "--pace", str(PACE))
+        words = ("--until", str(enough), "--steps", str(MOST_STEPS), "--pace", str(PACE))
         self._run("demo", "--nnodes", "2:4", *self._script(curve), *words, echo=True)
         state = self._wait("four workers to train", lambda s: s["world_size"] == 4 and (s["step"] or 0) >= 20)
         before = _ranks(state)

@@ -54,6 +54,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def metrics() -> str:
     """Every metric that a master serves, after a little of everything has happened to it."""
     job, _ = new_job(JobSpec(name="job", uid="job.0", min_nodes=1, max_nodes=1), JobSettings(), nodes=1, now=NOW)
+    job = replace(job, continuing=frozenset({NODE}))
     resized = ResizeView(generation=1, at=NOW, reason="", before=0, after=1)
     served = MasterMetrics()
     failure = ProcessExited(node=NODE, incarnation=1, local_rank=0, exit=ProcessExit(code=1))
@@ -62,7 +63,7 @@ def metrics() -> str:
     served.observe(job, told, job)
     rows = []
     for family in text_string_to_metric_families(served.text(job).decode()):
-        if all(sample.name.endswith("_created") for sample in family.samples):
+        if family.name.endswith("_created"):
             continue  # when a counter began: the library's own
         labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -52,6 +52,7 @@ def a_resize(generation: int = 2, **changes: object) -> ResizeView:
         "restore": 0.02,
         "first_step": 0.5,
         "lost_steps": 1,
+        "continuing": 3,
         "reported": 3,
     }
     return ResizeView(**(fields | changes))  # type: ignore[arg-type]

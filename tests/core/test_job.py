@@ -418,14 +418,20 @@ def test_a_lost_node_that_joined_by_itself_is_not_relaunched() -> None:
     assert story.told(Interrupt)[-1].to == ("worker-0",)
 
 
-def test_what_a_change_of_world_cost_is_the_slowest_members_figure_for_each_phase() -> None:
+def test_a_change_of_world_costs_what_its_slowest_member_says_and_only_those_count_who_went_through_it() -> None:
     story = Story()
     story.train(*THREE)
-    for node, seconds in zip(THREE, (0.1, 0.3, 0.2), strict=True):
+    story.crash("worker-0", 137)
+    story.ready("worker-1", "worker-2", step=30)
+    story.ack()
+    story.ready("worker-0")
+    story.ready("worker-1", "worker-2", step=40)
+    story.ack()
+    for node, seconds in zip(THREE, (9.0, 0.3, 0.2), strict=True):
         story.happen(
             ResizeTold(
                 node=NodeId(node),
-                generation=1,
+                generation=3,
                 drain=seconds,
                 rendezvous=1 - seconds,
                 restore=0,
@@ -434,7 +440,8 @@ def test_what_a_change_of_world_cost_is_the_slowest_members_figure_for_each_phas
             )
         )
     resize = story.view.resizes[-1]
-    assert (resize.drain, resize.rendezvous, resize.reported) == (0.3, 0.9, 3)
+    assert (resize.before, resize.after, resize.continuing) == (2, 3, 2)
+    assert (resize.drain, resize.rendezvous, resize.reported) == (0.3, 0.8, 2)
 
 
 def test_a_failure_after_training_had_finished_fails_the_job_instead_of_training_again() -> None:

@@ -52,7 +52,7 @@ def resize_line(resize: ResizeView) -> str:
 def settled(resizes: Iterable[ResizeView], *, after: int) -> tuple[ResizeView, ...]:
     """The resizes of generations above `after` whose cost is known for good, in order.
 
-    All members told theirs; or some did, and a newer world has replaced this one.
+    All who went through it told theirs; or some did, and a newer world has replaced this one.
     """
     ordered = sorted(resizes, key=lambda resize: resize.generation)
     newest = ordered[-1].generation if ordered else 0
@@ -60,7 +60,7 @@ def settled(resizes: Iterable[ResizeView], *, after: int) -> tuple[ResizeView, .
         resize
         for resize in ordered
         if resize.generation > after
-        and (resize.reported >= resize.after or (resize.reported > 0 and resize.generation < newest))
+        and (resize.reported >= max(1, resize.continuing) or (resize.reported > 0 and resize.generation < newest))
     )
 
 

@@ -68,8 +68,10 @@ class ResizeView:
     restore: float = 0.0
     first_step: float = 0.0
     lost_steps: int = 0
+    continuing: int = 0
+    """How many of the processes came straight from the world before: those for whom this was a pause."""
     reported: int = 0
-    """How many members have told their figures (plain scripts tell none)."""
+    """How many of them have told their figures (plain scripts tell none)."""
 
     @property
     def pause(self) -> float:

@@ -186,7 +186,7 @@ class Master:
         if why_not is not None:
             raise BadInput(why_not)
         self._happen(ScaleAsked(count=count, who=who))
-        return f"job {self._job.spec.name}: {count} nodes asked for"
+        return f"{count} nodes asked for"
 
     def stop(self, reason: str, *, grace: timedelta | None = None) -> None:
         """End the job. A second call shortens the grace period."""

@@ -14,7 +14,6 @@ _CLASSES = {
     ExitCause.HARDWARE: "hardware",
     ExitCause.KILLED: "preemption",
     ExitCause.OOM: "oom",
-    ExitCause.HANG: "hang",
     ExitCause.USER_ERROR: "user",
     ExitCause.DO_NOT_RESTART: "user",
 }
@@ -49,9 +48,11 @@ class MasterMetrics:
 
     def observe(self, before: Job, event: Event, after: Job) -> None:
         match event:
+            case ProcessExited() if (event.node, event.incarnation, event.local_rank) in before.hanging:
+                self._failures.labels("hang").inc()
             case ProcessExited(exit=exit) | NodeExited(exit=exit) if exit.code != 0:
                 self._failures.labels(_CLASSES.get(cause_of(exit), "unknown")).inc()
-            case ResizeTold():
+            case ResizeTold() if event.node in after.continuing:
                 for phase in _PHASES:
                     self._phases.labels(phase).observe(getattr(event, phase))
                 self._lost_steps.inc(event.lost_steps)

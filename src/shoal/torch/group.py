@@ -178,10 +178,13 @@ class Group:
         return self._flight.under_way > 0
 
     def bury(self) -> None:
-        """Let the group go, in a thread: the library's destructor may have to wait for peers."""
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            threading.Thread(target=_let_go, args=([backend],), name="shoal-old-group", daemon=True).start()
+        """Let the group go, in a thread: the library's destructor may have to wait for peers.
+
+        The thread must be the last to hold it, so no variable of this one does: only a list that the thread empties.
+        """
+        if self._backend is not None:
+            last, self._backend = [self._backend], None
+            threading.Thread(target=_let_go, args=(last,), name="shoal-old-group", daemon=True).start()
 
     def _launch(self, begin: Callable[[Any], Any]) -> None:
         backend, flight = self._backend, self._flight

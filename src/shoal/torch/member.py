@@ -34,6 +34,8 @@ class Member:
         """It has the job's state in memory: it was in a world and took it over, or gave it."""
         self._change: Change | None = None
         self._old: list[Group] = []
+        self._stepped_in = 0
+        """The last generation in which this process committed a step."""
         self.group: Group | None = None
         self.world: World | None = None
         self.busy: str | None = None
@@ -80,11 +82,15 @@ class Member:
             self._change = Change(noticed=self._inbox.noticed_at or now, stopped=now, lost_steps=lost_steps)
 
     def stepped(self) -> None:
-        """A step was committed; the first one in a new world ends the change that led to it."""
-        if self._change is not None and self.session is not None and self.group is not None:
-            group, change, self._change = self.group, self._change, None
-            report = resized(change, generation=group.generation, rank=group.rank, now=time.monotonic())
-            self.session.resized(report)
+        """A step was committed; the first one in a world is news at once, and ends the change that led to it."""
+        session, group = self.session, self.group
+        if session is None or group is None or group.generation == self._stepped_in:
+            return
+        self._stepped_in = group.generation
+        session.report()
+        if self._change is not None:
+            change, self._change = self._change, None
+            session.resized(resized(change, generation=group.generation, rank=group.rank, now=time.monotonic()))
 
     def finish(self) -> None:
         """The training function is through. Raises `WorldChanged` if the others need this member once more."""

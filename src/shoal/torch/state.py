@@ -263,6 +263,7 @@ class State:
 
     def finished(self) -> None:
         """The training function returned. If a pause is agreed there is a next world, which it has to see."""
+        self._committed = self._copied_loop()  # what was set after the last commit is to be seen there too
         if self._stepper is not None and self._stepper.pause_agreed:
             raise WorldChanged("the members agreed to pause after the last step")
 

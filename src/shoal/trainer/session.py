@@ -91,6 +91,12 @@ class Session:
         except Disconnected:
             pass  # the agent is gone: the link's thread ends the process
 
+    def report(self) -> None:
+        """Tell now where this process is, if that is news."""
+        report = self._report()
+        if report is not None:
+            self._link.send(report)
+
     def resized(self, report: LocalResized) -> None:
         self._link.send(report)
 
@@ -142,9 +148,7 @@ class Session:
         A pause does not count: its members agree on a step, and no step comes any more. Whoever came out for it now
         could cross the release on the way.
         """
-        report = self._report()
-        if report is not None:  # the periodic one may come too late to tell of the last steps
-            self._link.send(report)
+        self.report()  # the periodic one may come too late to tell of the last steps
         self._link.send(LocalFinished(generation=generation))
         inbox = self.inbox
         with inbox.changed:

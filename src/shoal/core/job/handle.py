@@ -352,7 +352,9 @@ def _gained(turn: Turn, event: StepGained) -> None:
 
 
 def _resized(turn: Turn, event: ResizeTold) -> None:
-    """Each phase is as long as the slowest member's."""
+    """Each phase is as long as the slowest member's; who had been out of the world before does not count."""
+    if event.node not in turn.job.continuing:
+        return
     resizes = tuple(
         replace(
             r,

@@ -12,7 +12,7 @@ from shoal.core.job.values import KEPT_DECISIONS, KEPT_RESIZES, Command, Effect,
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
 from shoal.core.view import DecisionView, ResizeView
-from shoal.core.world import Commit, Dismiss, Interrupt, Pause, Prepare, Release, Step
+from shoal.core.world import Commit, Dismiss, Interrupt, Pause, Prepare, Release, Step, World
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,6 +49,7 @@ class Turn:
     def follow(self, step: Step) -> None:
         """Take the next rendezvous over and pass on what it wants told."""
         rendezvous, notices = step
+        before = self.job.rendezvous.committed
         self.job = replace(self.job, rendezvous=rendezvous)
         for notice in notices:
             match notice:
@@ -56,7 +57,7 @@ class Turn:
                     self.tell(notice, *(m.node for m in world.members))
                 case Commit(world=world):
                     self.tell(notice, *(m.node for m in world.members))
-                    self._record_world(notice)
+                    self._record_world(notice, before)
                 case Pause(to=to, reason=reason) | Interrupt(to=to, reason=reason):
                     self.job = replace(self.job, why=reason, gain=replace(self.job.gain, at=self.now, speed=()))
                     self.tell(notice, *to)
@@ -65,21 +66,30 @@ class Turn:
                 case Dismiss(node=node):
                     self._dismiss(node)
 
-    def _record_world(self, commit: Commit) -> None:
-        before = self.job.resizes[-1].after if self.job.resizes else 0
+    def _record_world(self, commit: Commit, before: World | None) -> None:
         world = commit.world
+        size = before.size if before is not None else 0
+        known = {m.node for m in before.members} if before is not None else set()
+        continuing = [m for m in world.members if m.node in known]
         resize = ResizeView(
-            generation=world.generation, at=self.now, reason=self.job.why, before=before, after=world.size
+            generation=world.generation,
+            at=self.now,
+            reason=self.job.why,
+            before=size,
+            after=world.size,
+            continuing=sum(m.slots for m in continuing),
         )
         self.job = replace(
             self.job,
+            continuing=frozenset(m.node for m in continuing),
             resizes=(*self.job.resizes, resize)[-KEPT_RESIZES:],
             gain=replace(self.job.gain, at=self.now, speed=()),
             peer_closed=None,
             why="a member asked for a new world",
         )
         names = ", ".join(m.node for m in world.members[:8]) + (" …" if len(world.members) > 8 else "")
-        self.say(f"world {world.generation}: {world.size} processes on {names} ({resize.reason})")
+        processes = "1 process" if world.size == 1 else f"{world.size} processes"
+        self.say(f"world {world.generation}: {processes} on {names} ({resize.reason})")
 
     def _dismiss(self, node: NodeId) -> None:
         """A leaving node is in no world any more."""

@@ -148,6 +148,8 @@ class Job:
     """The generation for which a hang without culprit was reported."""
     why: str = "the job starts"
     """Why the next world is being formed."""
+    continuing: frozenset[NodeId] = frozenset()
+    """The members of the committed world that came straight from the one before: only for them was it a pause."""
     resizes: tuple[ResizeView, ...] = ()
     decisions: tuple[DecisionView, ...] = ()
     error: str | None = None
