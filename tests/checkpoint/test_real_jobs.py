@@ -1,5 +1,5 @@
-"""Checkpoints through the real `shoal run`: whatever is killed, training goes on from the last save, and the mathematics
-does not notice."""
+"""Checkpoints through the real `shoal run`: whatever is killed, training goes on from the last save, and the numbers
+are those of a run that nothing happened to."""
 
 import asyncio
 import json

@@ -6,6 +6,7 @@ names them is put in place (`replace`), so they need no rename of their own. Err
 """
 
 import contextlib
+import ctypes
 import mmap
 import os
 import time
@@ -16,6 +17,10 @@ from typing import Any, Protocol
 from shoal.core.errors import BadInput
 
 _READ_BYTES = 16 << 20
+_START_BYTES = 16 << 20
+_SYNC_FILE_RANGE_WRITE = 2
+_libc = ctypes.CDLL(None)
+_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 class Writer(Protocol):
@@ -133,9 +138,17 @@ class _LocalWriter:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
+        self._written = self._started = 0
+
     def write(self, data: memoryview) -> None:
         while data:
-            data = data[os.write(self._fd, data) :]
+            count = os.write(self._fd, data)
+            data = data[count:]
+            self._written += count
+        if self._written - self._started >= _START_BYTES:
+            # Let the disk begin while we go on: otherwise all of its work is left to `finish`.
+            _libc.sync_file_range(self._fd, self._started, self._written - self._started, _SYNC_FILE_RANGE_WRITE)
+            self._started = self._written
 
     def finish(self) -> None:
         os.fsync(self._fd)

@@ -189,9 +189,7 @@ class Checkpoints:
                 image = manifests.load(candidate.folder, candidate.found)
                 where = f"{candidate.folder.url} ({candidate.found.name})"
             else:
-                memory = mapped(Path(candidate.path), write=True)
-                touch(memory)
-                image = Image(memoryview(memory))
+                image = Image(memoryview(mapped(Path(candidate.path), write=True)))
                 where = "the agent's memory"
         except (Damaged, BadImage, OSError) as exc:
             _tell_damage(exc)
