@@ -14,11 +14,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shoal.cli.master import EXIT_HOPELESS, Turn
 from shoal.core.errors import Disconnected, PlatformUnavailable, ProtocolError, Refused
-from shoal.core.exits import ProcessExit, describe, shell_code
+from shoal.core.exits import ExitCause, ProcessExit, cause_of, describe, shell_code
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
 from shoal.core.view import DecisionView, JobView
@@ -43,7 +43,7 @@ SPARE_AFTER_SECONDS = 5.0
 """A spare master is started so long after a master began to serve: the nodes' own start has the machine first."""
 QUICK_DEATH_SECONDS = 10.0
 QUICK_DEATHS = 5
-"""So many masters in a row that lived shorter than that are a master that cannot live."""
+"""So many masters in a row that lived shorter than that, and were not killed at work, are a master that cannot live."""
 LAST_WORD_SECONDS = 3.0
 KEPT_LINES = 20
 
@@ -67,11 +67,23 @@ class Ended:
     code: int
     seconds: float
     last_line: str | None
+    served: bool = False
+    """It had begun to answer."""
+
+    @property
+    def exit(self) -> ProcessExit:
+        return ProcessExit(code=shell_code(self.code))
+
+    @property
+    def is_quick(self) -> bool:
+        """It could not live: it ended early, and not because somebody killed it at its work."""
+        killed = self.served and cause_of(self.exit) is ExitCause.KILLED
+        return self.seconds < QUICK_DEATH_SECONDS and not killed
 
 
 def give_up(ended: Ended, *, quick_deaths: int, trouble: str | None) -> str | None:
     """Why no other master should be started; None: one should."""
-    how = f"the master ended with {describe(ProcessExit(code=shell_code(ended.code)))}"
+    how = f"the master ended with {describe(ended.exit)}"
     if ended.code == EXIT_HOPELESS:
         return ended.last_line or how
     if trouble is not None:
@@ -215,15 +227,15 @@ class Supervisor:
                 master = await _Process.start(self._command, self._note)
             self._master = master
             master.go(turn)
-            ended = await master.ended()
+            before = self._term
+            ended = replace(await master.ended(), served=self._term > before)
             if self._is_over:
                 return
-            quick_deaths = quick_deaths + 1 if ended.seconds < QUICK_DEATH_SECONDS else 0
+            quick_deaths = quick_deaths + 1 if ended.is_quick else 0
             why_not = give_up(ended, quick_deaths=quick_deaths, trouble=self._trouble)
             if why_not is not None:
                 raise NoMaster(why_not)
-            how = describe(ProcessExit(code=shell_code(ended.code)))
-            self._note(f"the master ended with {how}: another one takes over, training goes on")
+            self._note(f"the master ended with {describe(ended.exit)}: another one takes over, training goes on")
             # A master that died before anybody heard of it may not have begun the job.
             turn = Turn.TAKE_OVER if self._term else Turn.NEW
 
