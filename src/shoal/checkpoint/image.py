@@ -109,7 +109,7 @@ class Image:
             raise BadImage("its header is damaged")
         try:
             self.header: Header = _decoder.decode(body)
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
             raise BadImage(f"its header is not one: {exc}") from exc
         self._data = data
         self._start = -(-(_PREFIX.size + length) // _HEADER_ROOM) * _HEADER_ROOM

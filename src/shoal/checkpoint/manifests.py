@@ -197,12 +197,13 @@ def _manifest(folder: Folder, name: str) -> Manifest:
         manifest = msgspec.json.decode(folder.read(name), type=Manifest)
     except OSError as exc:
         raise Damaged(f"{where} cannot be read: {exc}") from exc
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise Damaged(f"{where} is damaged: {exc}") from exc
     if manifest.format != FORMAT:
         raise Damaged(f"{where} has format {manifest.format}, known here is {FORMAT}")
     chunks = -(-manifest.nbytes // manifest.chunk_bytes) if manifest.chunk_bytes > 0 else -1
-    if manifest.checksum != _checksum(manifest) or len(manifest.crc32) != chunks:
+    named = _DATA.fullmatch(manifest.data) is not None  # a name in this folder, not a path to somewhere else
+    if manifest.checksum != _checksum(manifest) or len(manifest.crc32) != chunks or not named:
         raise Damaged(f"{where} is damaged: its checksum does not hold")
     return manifest
 

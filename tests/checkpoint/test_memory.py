@@ -1,0 +1,70 @@
+"""Images, shared memory and what is left of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.checkpoint.builders import an_image
+
+from shoal.checkpoint.image import BadImage, Image
+from shoal.checkpoint.memory import Home, OutOfMemory, mapped, sweep, touch
+
+
+@given(data=st.binary(max_size=200))
+def test_bytes_that_are_no_image_are_never_taken_for_one(data: bytes) -> None:
+    with pytest.raises(BadImage):
+        Image(memoryview(data))
+
+
+@given(length=st.integers(0, len(an_image(3)) - 1))
+def test_a_part_of_an_image_is_none(length: int) -> None:
+    with pytest.raises(BadImage):
+        Image(memoryview(an_image(3)[:length]))
+
+
+def test_an_image_may_have_room_behind_it() -> None:
+    image = Image(memoryview(an_image(3) + bytes(5000)))
+    assert bytes(image.data) == an_image(3)
+    assert bytes(image.tensor(0)) == b"\x03" * 100
+
+
+def test_a_header_that_was_written_over_is_noticed() -> None:
+    data = bytearray(an_image(3))
+    data[40] ^= 1
+    with pytest.raises(BadImage, match="header is damaged"):
+        Image(memoryview(data))
+
+
+def test_what_one_process_writes_another_reads(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    path = home.make("0", 10000)
+    memory = mapped(path, write=True)
+    memory[:3] = b"abc"
+    touch(memory)
+    assert memory[:3] == b"abc", "touching changes nothing"
+    assert mapped(path, write=False)[:3] == b"abc"
+    memory.close()
+    home.close()
+    assert not home.path.exists()
+
+
+def test_a_segment_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with pytest.raises(OutOfMemory, match="may be used"):
+        home.make("0", 10 << 20, available=5 << 20)
+    with pytest.raises(OutOfMemory):
+        home.make("0", 1 << 60)
+    assert sorted(os.listdir(home.path)) == ["lock"]
+    home.close()
+
+
+def test_only_homes_that_nobody_lives_in_are_swept(tmp_path: Path) -> None:
+    lived_in, left = Home(tmp_path), Home(tmp_path)
+    left.make("0", 1000)
+    os.close(left._lock)  # as the kernel does when the agent is killed
+    (tmp_path / "another").mkdir()
+    assert sweep(tmp_path) == [left.path]
+    assert sorted(os.listdir(tmp_path)) == sorted(["another", lived_in.path.name])
+    lived_in.close()
