@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from shoal.checkpoint.folder import LocalFolder, Writer
 from shoal.checkpoint.image import Header, lay_out, placed
 
@@ -12,7 +14,13 @@ def an_image(step: int, *, nbytes: int = 100) -> bytes:
     """A checkpoint whose one tensor is filled with the step's number."""
     places = placed([("weight", "uint8", "cpu", (nbytes,), nbytes)])
     header = Header(
-        job="test", step=step, saved_at=float(step), signature=("a",), batching="", tensors=places, body=b"\x90"
+        job="test",
+        step=step,
+        saved_at=float(step),
+        signature=("a",),
+        batching="",
+        tensors=places,
+        body=msgspec.msgpack.encode(["dict", "epoch", 3, "model", ["tensor", 0]]),
     )
     layout = lay_out(header)
     return layout.head + bytes([step % 256]) * nbytes

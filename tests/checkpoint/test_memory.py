@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.checkpoint.builders import an_image
 
+from shoal.checkpoint import tree
 from shoal.checkpoint.image import BadImage, Image
 from shoal.checkpoint.memory import Home, OutOfMemory, mapped, sweep, touch
+from shoal.core.errors import ProtocolError
 
 
 @given(data=st.binary(max_size=200))
@@ -68,3 +70,21 @@ def test_only_homes_that_nobody_lives_in_are_swept(tmp_path: Path) -> None:
     assert sweep(tmp_path) == [left.path]
     assert sorted(os.listdir(tmp_path)) == sorted(["another", lived_in.path.name])
     lived_in.close()
+
+
+TAGS = st.sampled_from(["list", "tuple", "dict", "ordered", "counter", "tensor", "other"])
+BODIES = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text(max_size=3), TAGS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.builds(lambda tag, rest: [tag, *rest], TAGS, st.lists(inner))
+    ),
+    max_leaves=10,
+)
+
+
+@given(body=BODIES)
+def test_a_structure_from_elsewhere_is_a_tree_or_a_clear_error(body: object) -> None:
+    try:
+        tree.unpacked(body, lambda number: ("leaf", number + 0))
+    except ProtocolError:
+        pass

@@ -76,13 +76,20 @@ def packed(value: Any, path: str, leaves: Leaves, found: list[tuple[str, Any]]) 
 
 
 def unpacked(body: Any, leaf: Callable[[int], Any]) -> Any:
-    """The tree of a packed structure, with `leaf(number)` in the place of each leaf."""
+    """The tree of a packed structure, with `leaf(number)` in the place of each leaf. Raises `ProtocolError`."""
+    try:
+        return _unpacked(body, leaf)
+    except (ValueError, TypeError, IndexError, RecursionError) as exc:
+        raise ProtocolError(f"a received state is no tree: {exc}") from exc
+
+
+def _unpacked(body: Any, leaf: Callable[[int], Any]) -> Any:
     if not isinstance(body, list):
         return body
     tag, *rest = body
     if tag == "tensor":
         return leaf(rest[0])
-    items = [unpacked(item, leaf) for item in rest]
+    items = [_unpacked(item, leaf) for item in rest]
     if tag == "list":
         return items
     if tag == "tuple":

@@ -2,8 +2,8 @@
 
 `torchrun` and `flags` read words, `invocation` decides what one `shoal run` is, `devices` splits the machine,
 `launch` and `supervisor` wire master, platform and agents together, `output` and `view` show it, `registry` remembers
-it, `jobs` looks at it from another shell. Importing this package imports none of them: `shoal agent` must start fast,
-and `shoal --help` must not pay for what it does not use.
+it, `jobs` looks at it from another shell, `checkpoint` at what was saved. Importing this package imports none of
+them: `shoal agent` must start fast, and `shoal --help` must not pay for what it does not use.
 """
 
 import sys

@@ -94,6 +94,48 @@ def stop(
     jobs.stop(_registry(), job, now=now)
 
 
+checkpoint = typer.Typer(
+    name="checkpoint",
+    help="Look at checkpoints.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(checkpoint)
+Folder = Annotated[str, typer.Argument(metavar="DIR|URL", help="Where the checkpoints are.")]
+
+
+@checkpoint.command("ls")
+def checkpoint_ls(
+    directory: Folder,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json", help="The format.")] = "table",
+) -> None:
+    """List the checkpoints of a directory, the newest first."""
+    from shoal.cli import checkpoint
+
+    if output not in ("table", "json"):
+        raise typer.BadParameter(f"wanted table or json, got {output!r}", param_hint="-o")
+    checkpoint.ls(directory, as_json=output == "json")
+
+
+@checkpoint.command("inspect")
+def checkpoint_inspect(
+    directory: Folder,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME|STEP]", help="Default: the newest.")] = None,
+) -> None:
+    """Show what one checkpoint holds."""
+    from shoal.cli import checkpoint
+
+    checkpoint.inspect(directory, name)
+
+
+@checkpoint.command("verify")
+def checkpoint_verify(directory: Folder) -> None:
+    """Read every byte of every checkpoint and check it. Exit code 1: something is damaged, or nothing is there."""
+    from shoal.cli import checkpoint
+
+    raise typer.Exit(checkpoint.verify(directory))
+
+
 @app.callback(invoke_without_command=True)
 def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
