@@ -43,6 +43,8 @@ from shoal.wire.messages import (
     PLAIN_STORE,
     Ack,
     Commit,
+    DataAnswers,
+    DataWakes,
     DumpStacks,
     Exited,
     Finished,
@@ -289,6 +291,8 @@ def told(n: Node, message: FromMaster) -> Step:
             return _end(n, Ending(code=0, line=f"leaves: {reason}", goodbye=left), grace)
         case Stop(reason=reason, grace_seconds=grace):
             return _end(n, Ending(code=0, line=f"stops: {reason}"), grace)
+        case DataAnswers() | DataWakes():
+            return n, ()  # the shards' business
         case Refuse(reason=reason):
             return _end(n, Ending(code=EXIT_DO_NOT_RESTART, line=f"the master refuses this node: {reason}"), 0.0)
         case _:

@@ -1,8 +1,9 @@
 """What changed between two values of one dataclass, as bytes; and the later value from the earlier one and those bytes.
 
 A patch says only what is new: of a mapping the entries that were put and dropped, of a tuple the part that was not
-there before, of a dataclass inside, its own patch, of anything else the whole. Values that were not touched are the
-same objects before and after (`replace` keeps them), so finding a change costs one look at each entry and no more.
+there before, of a dataclass inside (also as a mapping's value) its own patch, of anything else the whole. Values that
+were not touched are the same objects before and after (`replace` keeps them), so finding a change costs one look at
+each entry and no more.
 
 Exact in every respect that anybody can observe: also the order of mappings, which is the order in which things came.
 """
@@ -28,10 +29,12 @@ class Patch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     tail: dict[str, tuple[int, int, msgspec.Raw]] = {}
     """Of the tuple before: how many to skip, how many to keep; then what follows."""
     inner: dict[str, "Patch"] = {}
+    entries: dict[str, list[tuple[msgspec.Raw, "Patch"]]] = {}
+    """Of a mapping to dataclasses, the entries that were there before and have changed."""
 
     @property
     def touched(self) -> frozenset[str]:
-        return frozenset((*self.whole, *self.put, *self.drop, *self.tail, *self.inner))
+        return frozenset((*self.whole, *self.put, *self.drop, *self.tail, *self.inner, *self.entries))
 
 
 class Differ(Generic[T]):
@@ -68,7 +71,7 @@ class Differ(Generic[T]):
 
     def between(self, before: T, after: T) -> Patch | None:
         """What makes `after` of `before`; None: nothing does."""
-        patch = Patch(whole={}, put={}, drop={}, tail={}, inner={})
+        patch = Patch(whole={}, put={}, drop={}, tail={}, inner={}, entries={})
         for name in self._whole:
             old, new = getattr(before, name), getattr(after, name)
             if old is new:
@@ -88,9 +91,9 @@ class Differ(Generic[T]):
     def applied(self, before: T, patch: Patch) -> T:
         """Raises `msgspec.ValidationError` or `KeyError` when the patch is not one of this dataclass."""
         changes: dict[str, Any] = {name: self._whole[name].decode(value) for name, value in patch.whole.items()}
-        for name in {**patch.put, **patch.drop}:
+        for name in {**patch.put, **patch.drop, **patch.entries}:
             changes[name] = self._mappings[name].applied(
-                getattr(before, name), patch.put.get(name, ()), patch.drop.get(name, ())
+                getattr(before, name), patch.put.get(name, ()), patch.drop.get(name, ()), patch.entries.get(name, ())
             )
         for name, (skip, keep, rest) in patch.tail.items():
             kept = getattr(before, name)[skip : skip + keep]
@@ -107,6 +110,9 @@ class _Entries:
         self.clean = clean
         self._key = msgspec.msgpack.Decoder(key)
         self._value = msgspec.msgpack.Decoder(value)
+        self._inner: Differ[Any] | None = None
+        if clean is None and isinstance(value, type) and is_dataclass(value):
+            self._inner = Differ(value)
 
     def between(self, name: str, old: Mapping[Any, Any], new: Mapping[Any, Any], patch: Patch) -> None:
         if list(old) == list(new):
@@ -119,6 +125,14 @@ class _Entries:
         put = [(key, value) for key, value in new.items() if key in moved or self._is_new(old, key, value)]
         if dropped:
             patch.drop[name] = [_raw(key) for key in dropped]
+        if self._inner is not None:
+            entries = [
+                (key, self._inner.between(old[key], value)) for key, value in put if key in old and key not in moved
+            ]
+            put = [(key, value) for key, value in put if key not in old or key in moved]
+            changed = [(_raw(key), inner) for key, inner in entries if inner is not None]
+            if changed:
+                patch.entries[name] = changed
         if put:
             patch.put[name] = [(_raw(key), _raw(self.clean(value) if self.clean else value)) for key, value in put]
 
@@ -128,6 +142,8 @@ class _Entries:
         known = old[key]
         if known is value:
             return False
+        if self._inner is not None:
+            return True  # its own patch says whether anything is
         return bool(self.clean(known) != self.clean(value) if self.clean is not None else known != value)
 
     def applied(
@@ -135,10 +151,15 @@ class _Entries:
         old: Mapping[Any, Any],
         put: Iterable[tuple[msgspec.Raw, msgspec.Raw]],
         drop: Iterable[msgspec.Raw],
+        entries: Iterable[tuple[msgspec.Raw, Patch]],
     ) -> dict[Any, Any]:
         dropped = {self._key.decode(key) for key in drop}
         new = {key: value for key, value in old.items() if key not in dropped}
         new.update((self._key.decode(key), self._value.decode(value)) for key, value in put)
+        for raw, inner in entries:
+            key = self._key.decode(raw)
+            assert self._inner is not None
+            new[key] = self._inner.applied(new[key], inner)
         return new
 
 

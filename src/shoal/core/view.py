@@ -86,6 +86,23 @@ class DecisionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetView:
+    """The ledger's account of one dataset."""
+
+    name: str
+    epoch: int
+    """The one under way, or the last."""
+    done: int
+    """Records of this epoch that are trained, each counted once."""
+    records: int | None
+    """How many the epoch has; None: a stream, no end is known."""
+    leased: int
+    """Shards in somebody's hands."""
+    waiting: int
+    """Processes that wait for a shard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     name: str
     uid: str
@@ -113,3 +130,4 @@ class JobView:
     """The newest last; bounded."""
     error: str | None = None
     """The last traceback of a training process that failed."""
+    data: tuple[DatasetView, ...] = ()

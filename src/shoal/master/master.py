@@ -143,7 +143,7 @@ class Master:
             self.term = claimed.term
             if found is not None:
                 reason = f"master {claimed.term} took over"
-                self._job, self._first = taken_over(found, self._clock.now(), reason=reason), ()
+                self._job, self._first = taken_over(found, self._clock.now(), reason=reason, term=claimed.term), ()
             await self._keeper.keep(self._job)
         await self._server.start()
 

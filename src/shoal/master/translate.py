@@ -67,6 +67,8 @@ def to_event(node: NodeId, message: wire.FromAgent) -> core.Event | None:
             return core.NodeSucceeded(node=node, incarnation=message.incarnation)
         case wire.Left():
             return core.NodeLeft(node=node)
+        case wire.DataRound(round=said):
+            return core.DataAsked(node=node, round=said)
         case wire.Hello() | wire.StoreSet():
             return None
         case _:
@@ -102,5 +104,9 @@ def to_message(command: core.Command) -> wire.FromMaster:
             return wire.Leave(reason=command.reason, grace_seconds=command.grace.total_seconds())
         case core.StopNode():
             return wire.Stop(reason=command.reason, grace_seconds=command.grace.total_seconds())
+        case core.DataAnswered(answer=answer):
+            return wire.DataAnswers(answer=answer)
+        case core.DataWoken(wakes=wakes):
+            return wire.DataWakes(wakes=wakes)
         case _:
             assert_never(command)

@@ -4,7 +4,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from shoal.core.errors import ProtocolError
+from shoal.core.errors import BadInput, ProtocolError
 
 M = TypeVar("M")
 
@@ -27,5 +27,5 @@ class Decoder(Generic[M]):
             raise ProtocolError(f"message too large: {len(data)} bytes, at most {self._limit} are read")
         try:
             return self._decoder.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, BadInput) as exc:
             raise ProtocolError(f"not a message of this protocol: {exc}") from exc

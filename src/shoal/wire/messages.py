@@ -7,7 +7,9 @@ training processes as they are (see `local`).
 
 import msgspec
 
+from shoal.core.ledger import Wake
 from shoal.core.nodes import ProcessSeen
+from shoal.core.rounds import Round, RoundAnswer
 from shoal.core.world import World
 
 PROTOCOL = 1
@@ -145,8 +147,26 @@ class Left(Message, frozen=True, kw_only=True):
     incarnation: int
 
 
+class DataRound(Message, frozen=True, kw_only=True):
+    """All that the node's processes have to say about their data; answered by `DataAnswers`."""
+
+    round: Round
+
+
 FromAgent = (
-    Hello | Heartbeat | Ready | Ack | StoreSet | Finished | PeerClosed | Progress | Resized | Exited | Succeeded | Left
+    Hello
+    | Heartbeat
+    | Ready
+    | Ack
+    | StoreSet
+    | Finished
+    | PeerClosed
+    | Progress
+    | Resized
+    | Exited
+    | Succeeded
+    | Left
+    | DataRound
 )
 
 
@@ -250,6 +270,16 @@ class Stop(Message, frozen=True, kw_only=True):
     grace_seconds: float
 
 
+class DataAnswers(Message, frozen=True, kw_only=True):
+    answer: RoundAnswer
+
+
+class DataWakes(Message, frozen=True, kw_only=True):
+    """These waited for data and can go on: ask again for them."""
+
+    wakes: tuple[Wake, ...]
+
+
 FromMaster = (
     Welcome
     | Refuse
@@ -264,4 +294,6 @@ FromMaster = (
     | DumpStacks
     | Leave
     | Stop
+    | DataAnswers
+    | DataWakes
 )

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from shoal.core import world
+from shoal.core import ledger, world
 from shoal.core.exits import ExitCause, ProcessExit, cause_of, describe
-from shoal.core.job import failures, members
+from shoal.core.job import data, failures, members
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import (
     KEPT_SPEED,
     AgentDisconnected,
     AgentJoined,
+    DataAsked,
     Effect,
     End,
     Event,
@@ -156,6 +157,8 @@ def handle(job: Job, event: Event, now: datetime) -> Turned:
     turn = Turn(job, now)
     if job.ended is None:
         _react(turn, event)
+        data.nodes_changed(turn, job)
+        data.settled(turn)
         _settle(turn)
     return turn.job, tuple(turn.effects)
 
@@ -191,6 +194,8 @@ def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
                 turn.put_seen(node.id, replace(seen, at=now, processes=processes))
         case ResizeTold():
             _resized(turn, event)
+        case DataAsked():
+            data.asked(turn, event)
         case _ if event.incarnation != node.incarnation:
             return
         case NodeReady():
@@ -349,6 +354,7 @@ def _gained(turn: Turn, event: StepGained) -> None:
         budgets = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.budgets.items()}
         job = replace(job, without_progress=0, budgets=budgets)
     turn.job = replace(job, gain=gain)
+    data.gained(turn, event.step)
 
 
 def _resized(turn: Turn, event: ResizeTold) -> None:
@@ -379,6 +385,7 @@ def _tick(turn: Turn) -> None:
     if turn.job.ending is not None:
         return
     turn.follow(world.ticked(turn.job.rendezvous, now=turn.now))
+    data.ticked(turn)
     if turn.job.early is not None and turn.now >= turn.job.early.until:
         failures.settle_early(turn)
     for node, why in _gone(turn.job, turn.now):
@@ -434,7 +441,7 @@ def deadline(job: Job) -> datetime | None:
     """When `Ticked` should come at the latest. Silence and hangs are looked for at every tick."""
     if job.ending is not None:
         return job.end_by
-    times = [world.deadline(job.rendezvous), job.early.until if job.early else None]
+    times = [world.deadline(job.rendezvous), job.early.until if job.early else None, ledger.deadline(job.ledger)]
     times += [seen.suspect_until for seen in job.seen.values() if seen.suspect_until is not None]
     if job.peer_closed is not None:
         times.append(job.peer_closed + job.settings.broken_after)

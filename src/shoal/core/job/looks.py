@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from shoal.core.job import data
 from shoal.core.job.values import Gain, Job
 from shoal.core.nodes import Node
 from shoal.core.view import ENDED, JobPhase, JobView, NodeView, ProcessView
@@ -34,6 +35,7 @@ def view(job: Job, now: datetime) -> JobView:
         resizes=job.resizes,
         decisions=job.decisions,
         error=job.error,
+        data=data.views(job.ledger),
     )
 
 

@@ -8,13 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from shoal.core.job import data
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import Job
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
 
 
-def taken_over(job: Job, now: datetime, *, reason: str) -> Job:
+def taken_over(job: Job, now: datetime, *, reason: str, term: int = 0) -> Job:
     """The job as a new master takes it on from its records."""
     if job.ended is not None:
         return job
@@ -27,6 +28,7 @@ def taken_over(job: Job, now: datetime, *, reason: str) -> Job:
         replace(
             job,
             seen=seen,
+            ledger=data.taken_over(job.ledger, term, now, until),
             peer_closed=None,
             hanging=frozenset(),  # who hangs is told so again: the order may have been lost
             gain=replace(job.gain, at=now, speed=()),  # nobody could report: that was no hang

@@ -6,9 +6,11 @@ from datetime import datetime, timedelta
 
 from shoal.core.exits import ProcessExit
 from shoal.core.hang import HangSettings
+from shoal.core.ledger import Ledger, Wake
 from shoal.core.nodes import Node, NodeId, ProcessSeen
 from shoal.core.plans import ScalePlan
 from shoal.core.recovery import Budget, RecoverySettings
+from shoal.core.rounds import Round, RoundAnswer
 from shoal.core.view import DecisionView, JobPhase, ResizeView
 from shoal.core.world import Notice, Rendezvous
 
@@ -153,6 +155,8 @@ class Job:
     resizes: tuple[ResizeView, ...] = ()
     decisions: tuple[DecisionView, ...] = ()
     error: str | None = None
+    ledger: Ledger = field(default_factory=Ledger)
+    """What is trained of which dataset, and who trains what now."""
 
 
 # What can happen -----------------------------------------------------------------------------------------
@@ -264,6 +268,14 @@ class ResizeTold:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DataAsked:
+    """A node's processes report on their data, and want more."""
+
+    node: NodeId
+    round: Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleAsked:
     """Checked by `refusal` before."""
 
@@ -296,6 +308,7 @@ NodeEvent = (
     | NodeLeft
     | StepGained
     | ResizeTold
+    | DataAsked
 )
 
 Event = NodeEvent | ScaleAsked | StopAsked | Ticked
@@ -336,7 +349,19 @@ class StopNode:
     grace: timedelta
 
 
-Command = Notice | RestartNode | KillProcesses | DumpStacks | LeaveNode | StopNode
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataAnswered:
+    answer: RoundAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataWoken:
+    """Processes of this node that waited for data can go on."""
+
+    wakes: tuple[Wake, ...]
+
+
+Command = Notice | RestartNode | KillProcesses | DumpStacks | LeaveNode | StopNode | DataAnswered | DataWoken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,168 @@
+"""The job's data: its ledger, as part of everything else that happens to the job.
+
+Agents come in rounds (`rounds`); nodes that are gone give back what their processes held; time gives away what is
+overdue; in the ordered mode the account follows the steps that rank 0 reports. A poisoned dataset fails the job, by
+name. Whoever waits and can go on is told so, on whichever node it is.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from shoal.core import ledger as ledgers
+from shoal.core.errors import BadInput
+from shoal.core.job import failures
+from shoal.core.job.turn import Turn
+from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job
+from shoal.core.ledger import Ledger, Owner, Wake
+from shoal.core.nodes import NodeId
+from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Round, RoundAnswer, node_of
+from shoal.core.view import DatasetView
+
+
+def asked(turn: Turn, event: DataAsked) -> None:
+    """A round of one agent: hear all it says, then answer it. Words for other nodes' processes do not count."""
+    heard = _own(event.round, event.node)
+    unusable: list[DatasetRefusal] = []
+    void: list[tuple[Owner, str, int]] = []
+    given: list[Given] = []
+    for spec in heard.specs:
+        try:
+            turn.job = replace(turn.job, ledger=ledgers.registered(turn.job.ledger, spec))
+        except BadInput as exc:
+            unusable.append(DatasetRefusal(dataset=spec.name, reason=str(exc)))
+    for claim in heard.holding:
+        void += _reunited(turn, claim)
+    for departure in heard.departed:
+        _departed(turn, departure)
+    for ask in heard.asks:
+        try:
+            book, answer = ledgers.exchange(turn.job.ledger, ask, turn.now)
+        except BadInput as exc:
+            unusable.append(DatasetRefusal(dataset=ask.dataset, reason=str(exc)))
+            continue
+        _take(turn, book, answer.woken)
+        if ask.completed or ask.progress:
+            _progressed(turn)
+        given.append(
+            Given(
+                owner=ask.owner,
+                dataset=ask.dataset,
+                verdict=answer.verdict,
+                leases=answer.leases,
+                refused=answer.refused,
+                reason=answer.reason,
+            )
+        )
+    answer_all = RoundAnswer(number=event.round.number, unusable=tuple(unusable), void=tuple(void), given=tuple(given))
+    turn.tell(DataAnswered(answer=answer_all), event.node)
+
+
+def _own(heard: Round, node: NodeId) -> Round:
+    return replace(
+        heard,
+        holding=tuple(claim for claim in heard.holding if node_of(claim.owner) == node),
+        departed=tuple(gone for gone in heard.departed if node_of(gone.owner) == node),
+        asks=tuple(ask for ask in heard.asks if node_of(ask.owner) == node),
+    )
+
+
+def _reunited(turn: Turn, claim: Holding) -> Iterable[tuple[Owner, str, int]]:
+    try:
+        book, reunion = ledgers.reconnected(turn.job.ledger, claim.owner, claim.dataset, claim.leases, turn.now)
+    except BadInput:  # a master without its predecessor's records knows no such dataset
+        return [(claim.owner, claim.dataset, lease.attempt) for lease in claim.leases]
+    _take(turn, book, reunion.woken)
+    return [(claim.owner, claim.dataset, refusal.attempt) for refusal in reunion.refused]
+
+
+def _departed(turn: Turn, gone: Departure) -> None:
+    _take(turn, *ledgers.lost(turn.job.ledger, gone.owner, charged=gone.charged, reason=gone.reason))
+
+
+def nodes_changed(turn: Turn, before: Job) -> None:
+    """Processes of nodes that are no longer live hold nothing any more."""
+    if turn.job.nodes is before.nodes or not turn.job.ledger.dynamic:
+        return
+    owners = {owner for d in turn.job.ledger.dynamic.values() for owner in (*d.held, *d.waiting)}
+    for owner in sorted(owners):
+        node = turn.job.nodes.get(node_of(owner))
+        if node is None or not node.is_live:
+            why = "it is unknown" if node is None else node.reason
+            _take(turn, *ledgers.lost(turn.job.ledger, owner, charged=False, reason=why))
+
+
+def ticked(turn: Turn) -> None:
+    due = ledgers.deadline(turn.job.ledger)
+    if due is not None and turn.now >= due:
+        _take(turn, *ledgers.ticked(turn.job.ledger, turn.now))
+
+
+def gained(turn: Turn, steps: int) -> None:
+    """Rank 0 has committed so many steps: the ordered datasets stand there."""
+    for name, known in turn.job.ledger.ordered.items():
+        end = ledgers.total_steps(known.spec)
+        done = steps if end is None else min(steps, end)
+        if done != known.steps and done > 0:
+            turn.job = replace(turn.job, ledger=ledgers.rewound(turn.job.ledger, name, done))
+
+
+def settled(turn: Turn) -> None:
+    """A shard that nobody can train ends the job: dropping it silently would be a lie about what the model has seen."""
+    if turn.job.ending is None:
+        for poison in ledgers.poisons(turn.job.ledger)[:1]:
+            failures.fail(turn, poison.reason)
+
+
+def taken_over(book: Ledger, term: int, now: datetime, until: datetime) -> Ledger:
+    """The ledger as a new master takes it on. Nobody could report meanwhile: no lease is overdue before its owner has
+    had the time to come back, and then as long as it had anyway."""
+    away = until - now
+    renewed = {
+        name: replace(
+            d,
+            held={
+                owner: {a: replace(lease, deadline=max(lease.deadline, now) + away) for a, lease in mine.items()}
+                for owner, mine in d.held.items()
+            },
+            due=None if d.due is None else max(d.due, now) + away,
+        )
+        for name, d in book.dynamic.items()
+    }
+    return ledgers.fenced(replace(book, dynamic=renewed), term)
+
+
+def views(book: Ledger) -> tuple[DatasetView, ...]:
+    found = []
+    for name in (*book.ordered, *book.dynamic):
+        account = ledgers.account_of(book, name)
+        d = book.dynamic.get(name)
+        found.append(
+            DatasetView(
+                name=name,
+                epoch=account.epoch,
+                done=account.count,
+                records=account.line,
+                leased=0 if d is None else sum(len(mine) for mine in d.held.values()),
+                waiting=0 if d is None else len(d.waiting),
+            )
+        )
+    return tuple(found)
+
+
+def _progressed(turn: Turn) -> None:
+    """Data that is trained is progress: what went wrong before is behind the job."""
+    job, settings = turn.job, turn.job.settings.recovery
+    if job.without_progress or job.budgets:
+        budgets = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.budgets.items()}
+        turn.job = replace(job, without_progress=0, budgets=budgets)
+
+
+def _take(turn: Turn, book: Ledger, woken: tuple[Wake, ...]) -> None:
+    if book is not turn.job.ledger:
+        turn.job = replace(turn.job, ledger=book)
+    by_node: dict[NodeId, list[Wake]] = {}
+    for wake in woken:
+        by_node.setdefault(node_of(wake.owner), []).append(wake)
+    for node, wakes in by_node.items():
+        turn.tell(DataWoken(wakes=tuple(wakes)), node)

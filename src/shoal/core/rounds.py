@@ -1,0 +1,80 @@
+"""One round trip about data between an agent and its master: everything its processes have to say, and all answers.
+
+An agent has at most one round under way; what its processes say meanwhile goes into the next. That is the batching, and
+the back-pressure too. Whatever was in a round that was never answered is said again after the next handshake: names of
+datasets, completions, progress and departures mean the same when they are heard twice, and leases that were on their
+way when the connection broke are found by comparing what the agent is `holding` with what the ledger has given.
+
+An owner is one training process in one life: `worker-3.0@4711` is local rank 0 of worker-3 with pid 4711.
+"""
+
+from dataclasses import dataclass
+
+from shoal.core.ledger import Ask, DatasetSpec, Lease, Owner, Refusal, Verdict
+from shoal.core.nodes import NodeId
+
+
+def owner_of(node: str, local_rank: int, pid: int) -> Owner:
+    return Owner(f"{node}.{local_rank}@{pid}")
+
+
+def node_of(owner: Owner) -> NodeId:
+    return NodeId(owner.rpartition("@")[0].rpartition(".")[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What an owner believes to hold of a dataset; said after every handshake."""
+
+    owner: Owner
+    dataset: str
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """An owner has ended; what it held goes to others."""
+
+    owner: Owner
+    charged: bool
+    """It failed by itself, perhaps because of the data."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    number: int
+    specs: tuple[DatasetSpec, ...] = ()
+    """Datasets that processes have named."""
+    holding: tuple[Holding, ...] = ()
+    departed: tuple[Departure, ...] = ()
+    asks: tuple[Ask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRefusal:
+    """A dataset cannot be used as asked: the process that did so has to end."""
+
+    dataset: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The answer to one owner about one dataset."""
+
+    owner: Owner
+    dataset: str
+    verdict: Verdict
+    leases: tuple[Lease, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAnswer:
+    number: int
+    unusable: tuple[DatasetRefusal, ...] = ()
+    void: tuple[tuple[Owner, str, int], ...] = ()
+    """(owner, dataset, attempt) of what was held and is no longer."""
+    given: tuple[Given, ...] = ()
