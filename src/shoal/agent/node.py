@@ -26,6 +26,7 @@ from shoal.core.world import Break, World
 from shoal.wire.local import (
     Attach,
     CheckpointsWanted,
+    DatasetNamed,
     FromAgentLocal,
     FromProcess,
     LocalAck,
@@ -36,6 +37,7 @@ from shoal.wire.local import (
     LocalStoreSet,
     Report,
     Saved,
+    ShardsSaid,
     SlotsWanted,
     SlotWanted,
 )
@@ -435,6 +437,8 @@ def said(n: Node, local_rank: int, message: FromProcess) -> Step:
             return n, ()  # said once, answered at the socket
         case SlotWanted() | SlotsWanted() | Saved() | CheckpointsWanted():
             return n, ()  # the saver's business
+        case DatasetNamed() | ShardsSaid():
+            return n, ()  # the shards' business
         case _:
             assert_never(message)
 

@@ -34,21 +34,35 @@ from shoal.agent.plain_store import PlainStore
 from shoal.agent.processes import Process
 from shoal.agent.saver import Saver
 from shoal.agent.settings import SECRETS, AgentSettings, PrefixStyle, Streams
+from shoal.agent.shards import Desk
 from shoal.agent.sockets import LocalServer
 from shoal.agent.usage import Stat, Usage, look, usage
 from shoal.checkpoint.memory import Home, sweep
 from shoal.core.errors import Disconnected, ProtocolError, Refused
-from shoal.core.exits import EXIT_DO_NOT_RESTART, ProcessExit
+from shoal.core.exits import EXIT_DO_NOT_RESTART, ExitCause, ProcessExit, cause_of, describe
+from shoal.core.ledger import Owner
 from shoal.core.nodes import ProcessSeen
+from shoal.core.rounds import owner_of
 from shoal.core.world import World
-from shoal.wire.local import Attached, CheckpointWord, FromProcess
-from shoal.wire.messages import PROTOCOL, FromMaster, Heartbeat, Hello, Welcome
+from shoal.wire.local import Attached, CheckpointWord, DataWord, FromProcess
+from shoal.wire.messages import (
+    PROTOCOL,
+    DataAnswers,
+    DataRound,
+    DataWakes,
+    FromMaster,
+    Heartbeat,
+    Hello,
+    Welcome,
+)
 
 EXIT_FAILED = 1
 EXIT_NOT_FOUND = 127
 _LONGEST_SOCKET_PATH = 100
 """Characters; the kernel takes 107."""
 _KILLED = 128 + signal.SIGKILL
+_BY_ITSELF = frozenset({ExitCause.USER_ERROR, ExitCause.OOM, ExitCause.HANG})
+"""Ends that the data may have caused."""
 
 
 async def run(settings: AgentSettings, *, stdout: int = 1, stderr: int = 2) -> int:
@@ -123,6 +137,8 @@ class Shell:
             tell=lambda local_rank, answer: self._server.tell((local_rank,), answer),
             note=self.note,
         )
+        self._desk = Desk()
+        self._data_scheduled = False
         self._ooms = OomCounter()
         self._ooms_seen = self._ooms.read()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -226,10 +242,23 @@ class Shell:
         self._beat_now.set()
         if self._settings.command or welcome.command:
             self._happen(lambda n: core.welcomed(n, welcome))
+            self._desk.reconnected()
+            self._data_soon()
         else:
             self._cut_off(EXIT_DO_NOT_RESTART, "neither this agent nor its master knows a command to run")
 
     def received(self, message: FromMaster) -> None:
+        match message:
+            case DataAnswers(answer=answer):
+                self._desk.answered(answer)
+                self._data_soon()
+                return
+            case DataWakes(wakes=wakes):
+                self._desk.woken(wakes)
+                self._data_soon()
+                return
+            case _:
+                pass
         self._happen(lambda n: core.told(n, message))
 
     def note(self, line: str) -> None:
@@ -258,11 +287,36 @@ class Shell:
         if isinstance(message, CheckpointWord):
             self._saver.said(local_rank, message)
             return
+        if isinstance(message, DataWord):
+            self._desk.said(self._owner(local_rank, self._processes[local_rank]), message)
+            self._data_soon()
+            return
         self._happen(lambda n: core.said(n, local_rank, message))
 
     def process_detached(self, local_rank: int) -> None:
         self._saver.process_gone(local_rank)
         self._happen(lambda n: core.detached(n, local_rank))
+
+    # Data -------------------------------------------------------------------------------------------------
+
+    def _owner(self, local_rank: int, process: Process) -> Owner:
+        return owner_of(self._node.name, local_rank, process.pid)
+
+    def _data_soon(self) -> None:
+        """After whatever else has arrived by now, so that it goes in one round."""
+        if not self._data_scheduled:
+            self._data_scheduled = True
+            asyncio.get_running_loop().call_soon(self._exchange_data)
+
+    def _exchange_data(self) -> None:
+        self._data_scheduled = False
+        ranks = {self._owner(rank, process): rank for rank, process in self._processes.items()}
+        for owner, letter in self._desk.letters():
+            if owner in ranks:
+                self._server.tell((ranks[owner],), letter)
+        round = self._desk.next_round()
+        if round is not None:
+            self._link.send(DataRound(round=round))
 
     # What is done -----------------------------------------------------------------------------------------
 
@@ -338,6 +392,7 @@ class Shell:
     def _ended(self, local_rank: int, process: Process, code: int, error_file: Path) -> None:
         del self._processes[local_rank]
         self._server.drop(local_rank)
+        owner = self._owner(local_rank, process)
         exit = ProcessExit(
             code=code,
             oom=code == _KILLED and self._oom_since_last_beat(),
@@ -346,11 +401,21 @@ class Shell:
         )
         self._process_ended.set()
         self._saver.process_gone(local_rank)
+        failed = cause_of(exit) in _BY_ITSELF and self._node.stopping is None and self._node.ending is None
+        self._desk.departed(owner, charged=failed, reason=f"{owner} ended with {describe(exit)}")
+        self._data_soon()
         if code == 0 or self._node.ending is not None:
             # The node is about to end, and the memory of its checkpoints with it: the disk first.
-            self._saver.when_written(lambda: self._happen(lambda n: core.ended(n, local_rank, exit)))
+            self._saver.when_written(lambda: self._last_words(lambda n: core.ended(n, local_rank, exit)))
         else:
             self._happen(lambda n: core.ended(n, local_rank, exit))
+
+    def _last_words(self, step: Callable[[core.Node], core.Step]) -> None:
+        """What was trained counts only if the master hears of it before it hears that the node has ended."""
+        if self._node.ending is None:
+            self._desk.when_quiet(lambda: self._happen(step))
+        else:
+            self._happen(step)
 
     def _oom_since_last_beat(self) -> bool:
         now = self._ooms.read()

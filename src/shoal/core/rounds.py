@@ -47,8 +47,9 @@ class Round:
     specs: tuple[DatasetSpec, ...] = ()
     """Datasets that processes have named."""
     holding: tuple[Holding, ...] = ()
-    departed: tuple[Departure, ...] = ()
     asks: tuple[Ask, ...] = ()
+    departed: tuple[Departure, ...] = ()
+    """Heard last: what they reported still counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

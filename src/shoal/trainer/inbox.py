@@ -9,7 +9,17 @@ import threading
 import time
 
 from shoal.core.world import World
-from shoal.wire.local import Attached, CheckpointAnswer, Checkpoints, FromAgentLocal, SlotGiven, SlotRefused, SlotsMade
+from shoal.wire.local import (
+    Attached,
+    CheckpointAnswer,
+    Checkpoints,
+    DatasetUnusable,
+    FromAgentLocal,
+    ShardsGiven,
+    SlotGiven,
+    SlotRefused,
+    SlotsMade,
+)
 from shoal.wire.messages import Commit, Interrupt, Pause, Prepare, Refuse, Release, StorePush
 
 
@@ -60,6 +70,8 @@ class Inbox:
                     self.released = generation
                 case SlotGiven() | SlotRefused() | SlotsMade() | Checkpoints():
                     self.answer = message
+                case ShardsGiven() | DatasetUnusable():
+                    pass  # the data's business: the session has passed them on
                 case Attached() | Refuse():
                     pass  # answers to the handshake; the link has dealt with them
             self.changed.notify_all()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from shoal.core.errors import Disconnected
 from shoal.core.nodes import NodeId
 from shoal.core.world import World
+from shoal.trainer.data import Data
 from shoal.trainer.inbox import Inbox, WorldChanged
 from shoal.wire.local import (
     SOCKET_VARIABLE,
@@ -20,6 +21,9 @@ from shoal.wire.local import (
     CheckpointAnswer,
     Checkpoints,
     CheckpointsWanted,
+    DataAnswer,
+    DataWord,
+    FromAgentLocal,
     LocalAck,
     LocalFinished,
     LocalLink,
@@ -49,8 +53,9 @@ class Session:
         self._last_report: Report | None = None
         self._released = False
         self._asking = threading.Lock()
+        self.data = Data(self._say)
         self._link = LocalLink(
-            path, local_rank=local_rank, handle=inbox.receive, report=self._report, closed=self._agent_gone
+            path, local_rank=local_rank, handle=self._received, report=self._report, closed=self._agent_gone
         )
 
     @classmethod
@@ -157,9 +162,19 @@ class Session:
                 raise WorldChanged(inbox.reason)
             self._released = True
 
+    def _say(self, word: DataWord) -> None:
+        self._link.send(word)
+
     # In the link's thread --------------------------------------------------------------------------------
 
+    def _received(self, message: FromAgentLocal) -> None:
+        if isinstance(message, DataAnswer):
+            self.data.received(message)
+        else:
+            self.inbox.receive(message)
+
     def _report(self) -> Report | None:
+        self.data.flush()
         report = self._progress()
         if report is None or report == self._last_report:
             return None

@@ -10,6 +10,9 @@ What a process may say, and in which order: `Attach` once, then any number of ro
 
 Checkpoints, at any time: `SlotWanted` is answered by `SlotGiven` or `SlotRefused`, `SlotsWanted` by `SlotsMade`,
 `CheckpointsWanted` by `Checkpoints`; `Saved` is not answered. One question at a time.
+
+Data, at any time: `DatasetNamed` and `ShardsSaid`; the agent sends `ShardsGiven` whenever there is something to give,
+or `DatasetUnusable`.
 """
 
 import os
@@ -21,6 +24,8 @@ from collections.abc import Callable
 import msgspec
 
 from shoal.core.errors import Disconnected, ProtocolError, Refused
+from shoal.core.ledger import DatasetSpec, Lease
+from shoal.core.ledger import Progress as ShardProgress
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
     MAX_MESSAGE,
@@ -125,6 +130,27 @@ class CheckpointsWanted(Message, frozen=True, kw_only=True):
     """Nobody has state: what is there to restore?"""
 
 
+class DatasetNamed(Message, frozen=True, kw_only=True):
+    """This process will use this dataset. Every process says so; the words must agree."""
+
+    spec: DatasetSpec
+
+
+class ShardsSaid(Message, frozen=True, kw_only=True):
+    """What this process has trained of a dataset since it last said so, and how many shards it wants to hold."""
+
+    dataset: str
+    epoch: int | None = None
+    """Only shards of this epoch; None: of whichever it is."""
+    completed: tuple[int, ...] = ()
+    progress: tuple[ShardProgress, ...] = ()
+    want: int = 0
+    """In all, with the one it is at. The agent sees to it that there are so many, until the end."""
+
+
+DataWord = DatasetNamed | ShardsSaid
+"""What a process says about its data. It never changes where the node stands in its world."""
+
 CheckpointWord = SlotWanted | SlotsWanted | Saved | CheckpointsWanted
 """What a process says about checkpoints. It never changes where the node stands in its world."""
 
@@ -141,6 +167,8 @@ FromProcess = (
     | SlotsWanted
     | Saved
     | CheckpointsWanted
+    | DatasetNamed
+    | ShardsSaid
 )
 
 
@@ -195,6 +223,28 @@ class Checkpoints(Message, frozen=True, kw_only=True):
     directory: str | None
 
 
+class ShardsGiven(Message, frozen=True, kw_only=True):
+    """Shards to train, after those that are there already."""
+
+    dataset: str
+    leases: tuple[Lease, ...] = ()
+    lost: tuple[int, ...] = ()
+    """Attempts that are not this process's any more: stop training them."""
+    ended: bool = False
+    """There will be none: all is trained."""
+    epoch: int | None = None
+    """For which the process had asked."""
+
+
+class DatasetUnusable(Message, frozen=True, kw_only=True):
+    """The dataset cannot be used in the way that this process asked for."""
+
+    dataset: str
+    reason: str
+
+
+DataAnswer = ShardsGiven | DatasetUnusable
+
 CheckpointAnswer = SlotGiven | SlotRefused | SlotsMade | Checkpoints
 
 FromAgentLocal = (
@@ -210,6 +260,8 @@ FromAgentLocal = (
     | SlotRefused
     | SlotsMade
     | Checkpoints
+    | ShardsGiven
+    | DatasetUnusable
 )
 
 process_decoder: Decoder[FromProcess] = Decoder(FromProcess, limit=MAX_MESSAGE)

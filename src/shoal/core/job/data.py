@@ -33,8 +33,6 @@ def asked(turn: Turn, event: DataAsked) -> None:
             unusable.append(DatasetRefusal(dataset=spec.name, reason=str(exc)))
     for claim in heard.holding:
         void += _reunited(turn, claim)
-    for departure in heard.departed:
-        _departed(turn, departure)
     for ask in heard.asks:
         try:
             book, answer = ledgers.exchange(turn.job.ledger, ask, turn.now)
@@ -54,6 +52,8 @@ def asked(turn: Turn, event: DataAsked) -> None:
                 reason=answer.reason,
             )
         )
+    for departure in heard.departed:
+        _departed(turn, departure)
     answer_all = RoundAnswer(number=event.round.number, unusable=tuple(unusable), void=tuple(void), given=tuple(given))
     turn.tell(DataAnswered(answer=answer_all), event.node)
 

@@ -1,0 +1,224 @@
+"""The agent's desk for data: what its processes hold, what they have said, and what has to go to the master next.
+
+No input or output here: `said`, `woken`, `answered`, `departed` and `reconnected` are told what happened, `next_round`
+answers what to send, and `letters` what to pass on to processes.
+
+One round is under way at a time. What a process reports stays in its book until a round that carried it was answered,
+so a master that dies with it in its hands costs nothing: it is said again, and the ledger knows by the attempt whether
+it has counted it. A book also knows what its owner holds; after a reconnection both sides compare.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shoal.core.ledger import Ask, DatasetSpec, Lease, Owner, Progress, Verdict, Wake
+from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Round, RoundAnswer
+from shoal.wire.local import DataAnswer, DatasetNamed, DatasetUnusable, DataWord, ShardsGiven, ShardsSaid
+
+Key = tuple[Owner, str]
+
+
+@dataclass(slots=True)
+class Book:
+    """One process and one dataset."""
+
+    wanted: int = 0
+    epoch: int | None = None
+    held: dict[int, Lease] = field(default_factory=dict)
+    """Given, and not known to be completed or lost."""
+    completed: dict[int, None] = field(default_factory=dict)
+    """Trained, and not known to be counted. In order."""
+    progress: dict[int, int] = field(default_factory=dict)
+    waiting: bool = False
+    """It was told to wait: there is nothing to ask for until it is woken."""
+    news: bool = False
+    """Something in it has not been said yet."""
+
+    @property
+    def missing(self) -> int:
+        """How many more shards it wants."""
+        return 0 if self.waiting else max(0, self.wanted - len(self.held.keys() - self.completed.keys()))
+
+
+class Desk:
+    def __init__(self) -> None:
+        self._books: dict[Key, Book] = {}
+        self._specs: dict[tuple[Owner, str], DatasetSpec] = {}
+        self._unsaid: list[DatasetSpec] = []
+        self._departures: list[Departure] = []
+        self._sent: Round | None = None
+        """The one that was not answered yet."""
+        self._number = 0
+        self._compare = False
+        """The next round tells what everybody holds."""
+        self._letters: list[tuple[Owner, DataAnswer]] = []
+        self._when_quiet: list[Callable[[], None]] = []
+
+    # What happened ----------------------------------------------------------------------------------------
+
+    def said(self, owner: Owner, word: DataWord) -> None:
+        match word:
+            case DatasetNamed(spec=spec):
+                self._specs[owner, spec.name] = spec
+                self._unsaid.append(spec)
+            case ShardsSaid():
+                book = self._books.setdefault((owner, word.dataset), Book())
+                if word.epoch != book.epoch or word.want != book.wanted:
+                    book.waiting = False
+                book.epoch, book.wanted, book.news = word.epoch, word.want, True
+                for report in word.progress:
+                    book.progress[report.attempt] = report.done
+                for attempt in word.completed:
+                    book.completed[attempt] = None
+                    book.progress.pop(attempt, None)
+
+    def departed(self, owner: Owner, *, charged: bool, reason: str) -> None:
+        """A process has ended. What it said last is said before that."""
+        mine = [key for key in self._books if key[0] == owner]
+        for key in mine:
+            self._books[key].wanted, self._books[key].news = 0, True
+        if mine:
+            self._departures.append(Departure(owner=owner, charged=charged, reason=reason))
+        self._specs = {key: spec for key, spec in self._specs.items() if key[0] != owner}
+
+    def woken(self, wakes: tuple[Wake, ...]) -> None:
+        for wake in wakes:
+            book = self._books.get((wake.owner, wake.dataset))
+            if book is not None:
+                book.waiting, book.news = False, True
+
+    def reconnected(self) -> None:
+        """There is a master again, perhaps another one: whatever was on its way, in either direction, may be lost."""
+        self._sent = None
+        self._unsaid = list(dict.fromkeys(self._specs.values()))
+        self._compare = bool(self._books)
+        for book in self._books.values():
+            book.waiting, book.news = False, True
+
+    def answered(self, answer: RoundAnswer) -> None:
+        if self._sent is None or answer.number != self._sent.number:
+            return  # of a connection that is no more
+        sent, self._sent = self._sent, None
+        for owner, dataset, attempt in answer.void:
+            self._lost((owner, dataset), (attempt,))
+        for ask in sent.asks:
+            self._counted(ask)
+        for given in answer.given:
+            self._given(given)
+        for refusal in answer.unusable:
+            self._unusable(refusal)
+        gone = {departure.owner for departure in sent.departed}
+        del self._departures[: len(sent.departed)]
+        self._books = {key: book for key, book in self._books.items() if key[0] not in gone}
+        if self.is_quiet:
+            waiting, self._when_quiet = self._when_quiet, []
+            for act in waiting:
+                act()
+
+    def when_quiet(self, act: Callable[[], None]) -> None:
+        """Do it when the master has heard and answered everything; at once if it has."""
+        if self.is_quiet:
+            act()
+        else:
+            self._when_quiet.append(act)
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._sent is None and not self._departures and not self._unsaid and not self._with_news()
+
+    # What is to be done -----------------------------------------------------------------------------------
+
+    def letters(self) -> list[tuple[Owner, DataAnswer]]:
+        """What to pass on to processes, once."""
+        letters, self._letters = self._letters, []
+        return letters
+
+    def next_round(self) -> Round | None:
+        """What to send now; None: nothing, or the answer to the last one is still awaited."""
+        if self._sent is not None:
+            return None
+        news = self._with_news()
+        if not (news or self._unsaid or self._departures or self._compare):
+            return None
+        self._number += 1
+        holding = tuple(
+            Holding(owner=owner, dataset=dataset, leases=tuple(book.held.values()))
+            for (owner, dataset), book in self._books.items()
+            if self._compare
+        )
+        round = Round(
+            number=self._number,
+            specs=tuple(dict.fromkeys(self._unsaid)),
+            holding=holding,
+            asks=tuple(self._ask(key) for key in news),
+            departed=tuple(self._departures),
+        )
+        self._unsaid, self._compare = [], False
+        for key in news:
+            self._books[key].news = False
+        self._sent = round
+        return round
+
+    def _with_news(self) -> list[Key]:
+        return [key for key, book in self._books.items() if book.news]
+
+    def _ask(self, key: Key) -> Ask:
+        book = self._books[key]
+        return Ask(
+            owner=key[0],
+            dataset=key[1],
+            completed=tuple(book.completed),
+            progress=tuple(Progress(attempt, done) for attempt, done in book.progress.items()),
+            want=book.missing,
+            epoch=book.epoch,
+        )
+
+    # Answers ----------------------------------------------------------------------------------------------
+
+    def _counted(self, ask: Ask) -> None:
+        """What the round carried has been heard, whether it counts or not."""
+        book = self._books.get((ask.owner, ask.dataset))
+        if book is None:
+            return
+        for attempt in ask.completed:
+            book.completed.pop(attempt, None)
+            book.held.pop(attempt, None)
+        for report in ask.progress:
+            if book.progress.get(report.attempt) == report.done:
+                del book.progress[report.attempt]
+
+    def _given(self, given: Given) -> None:
+        key = (given.owner, given.dataset)
+        book = self._books.get(key)
+        if book is None:
+            return
+        self._lost(key, tuple(refusal.attempt for refusal in given.refused))
+        for lease in given.leases:
+            book.held[lease.attempt] = lease
+        book.waiting = given.verdict is Verdict.WAIT
+        ended = given.verdict is Verdict.END and book.wanted > 0 and not book.news
+        if ended:
+            book.wanted = 0
+        if given.leases or ended:
+            self._tell(key, leases=given.leases, ended=ended)
+
+    def _lost(self, key: Key, attempts: tuple[int, ...]) -> None:
+        book = self._books.get(key)
+        if book is None or not attempts:
+            return
+        for attempt in attempts:
+            book.held.pop(attempt, None)
+            book.progress.pop(attempt, None)
+        self._tell(key, lost=attempts)
+
+    def _unusable(self, refusal: DatasetRefusal) -> None:
+        owners = [owner for owner, name in (*self._specs, *self._books) if name == refusal.dataset]
+        for owner in dict.fromkeys(owners):
+            self._letters.append((owner, DatasetUnusable(dataset=refusal.dataset, reason=refusal.reason)))
+
+    def _tell(
+        self, key: Key, *, leases: tuple[Lease, ...] = (), lost: tuple[int, ...] = (), ended: bool = False
+    ) -> None:
+        owner, dataset = key
+        epoch = self._books[key].epoch
+        self._letters.append((owner, ShardsGiven(dataset=dataset, leases=leases, lost=lost, ended=ended, epoch=epoch)))

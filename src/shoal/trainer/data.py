@@ -1,0 +1,241 @@
+"""A training process's data: shards to train, one after the other, and the reports about them.
+
+    for shard in job.shards("train"):
+        for index in shard:
+            train(index)
+
+A record is trained when the loop asks for the next one; a shard is complete when the loop asks for the next shard. Both
+are reported as it goes, so that another worker resumes where this one stood. Shards are fetched ahead: while one is
+trained the next is on its way, and its completion travels with the wish for more.
+
+A shard that was given to somebody else because this process was silent about it for too long ends early: what comes
+of it here counts no more. Nothing here knows a framework.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from shoal.core import ledger as ledgers
+from shoal.core.errors import BadInput
+from shoal.core.ledger import Ask, DatasetSpec, Lease, Ledger, Owner, Progress, Verdict, records
+from shoal.wire.local import DataAnswer, DatasetNamed, DatasetUnusable, DataWord, ShardsGiven, ShardsSaid
+
+PREFETCH = 2
+"""Shards that a process holds: the one it trains and the next."""
+REPORT_SECONDS = 0.25
+"""Progress inside a shard is told at most so often."""
+
+
+class Shard:
+    """Some records of one epoch, for this process alone. Iterate it, or take `records()` and say `trained`."""
+
+    def __init__(self, data: "Data", spec: DatasetSpec, lease: Lease) -> None:
+        self._data = data
+        self._spec = spec
+        self.lease = lease
+        self.is_lost = False
+        """It was given to another worker: what is trained of it from now on does not count."""
+        self.done = lease.done
+        """Records of it that are trained, counted from its beginning; also by whoever had it before."""
+        self.reported = lease.done
+
+    def __repr__(self) -> str:
+        return f"<shard {self.number} of {self._spec.name}, epoch {self.epoch}: {self.done} of {self.size} trained>"
+
+    @property
+    def number(self) -> int:
+        return self.lease.shard
+
+    @property
+    def epoch(self) -> int:
+        return self.lease.epoch
+
+    @property
+    def partition(self) -> int:
+        """Of a stream."""
+        return self.lease.partition
+
+    @property
+    def size(self) -> int:
+        return self.lease.stop - self.lease.start
+
+    def __len__(self) -> int:
+        """How many records are left to train."""
+        return self.size - self.done
+
+    def records(self) -> Iterator[int]:
+        """The records that are left to train; `trained` says how far they are. Offsets, of a stream."""
+        span = (self.lease.start + self.done, self.lease.stop)
+        return records(self._spec, self.lease.epoch, [span])
+
+    def trained(self, count: int) -> None:
+        """So many more records of it are trained."""
+        if not 0 <= count <= self.size - self.done:
+            raise ValueError(f"{self!r}: {count} more are said to be trained")
+        self.done += count
+        self._data.progressed(self._spec.name)
+
+    def __iter__(self) -> Iterator[int]:
+        for index in self.records():
+            if self.is_lost:
+                return
+            yield index
+            self.trained(1)
+
+
+class _Queue:
+    """What a process holds of one dataset."""
+
+    def __init__(self) -> None:
+        self.leases: deque[Lease] = deque()
+        self.current: Shard | None = None
+        self.epoch: int | None = None
+        self.want = 0
+        self.ended = False
+        self.problem: str | None = None
+        self.reported_at = 0.0
+
+
+class Data:
+    """All datasets of this process. `send` passes a word on to the agent; `received` is called with its answers, by the
+    link's thread."""
+
+    def __init__(self, send: Callable[[DataWord], None]) -> None:
+        self._send = send
+        self._changed = threading.Condition()
+        self._specs: dict[str, DatasetSpec] = {}
+        self._queues: dict[str, _Queue] = {}
+
+    def register(self, spec: DatasetSpec) -> None:
+        """Use this dataset. Every worker says the same words; others are refused, here or by the master."""
+        known = self._specs.setdefault(spec.name, spec)
+        if known != spec:
+            ledgers.registered(ledgers.registered(Ledger(), known), spec)  # raises, with what is different
+        with self._changed:
+            self._queues.setdefault(spec.name, _Queue())
+        self._send(DatasetNamed(spec=spec))
+
+    def spec(self, name: str) -> DatasetSpec:
+        if name not in self._specs:
+            known = ", ".join(sorted(self._specs)) or "none"
+            raise BadInput(f"dataset {name} is not registered; registered: {known}")
+        return self._specs[name]
+
+    def shards(self, name: str, *, epoch: int | None = None, prefetch: int = PREFETCH) -> Iterator[Shard]:
+        """Shards of a dataset until all of it is trained, by whomever. `epoch`: only of this one."""
+        spec = self.spec(name)
+        if spec.is_ordered:
+            raise BadInput(f"dataset {name} has a fixed global batch: its records follow from the step")
+        if prefetch < 1:
+            raise BadInput(f"dataset {name}: prefetch must be at least 1, got {prefetch}")
+        queue = self._queues[name]
+        with self._changed:
+            queue.epoch, queue.want, queue.ended = epoch, prefetch, False
+        self._say(name)
+        while (lease := self._next(name, queue)) is not None:
+            shard = queue.current = Shard(self, spec, lease)
+            try:
+                yield shard
+            except GeneratorExit:
+                self._put_back(name, queue, shard)
+                raise
+            if shard.done < shard.size and not shard.is_lost:
+                self._put_back(name, queue, shard)
+                raise RuntimeError(f"{shard!r}, and the next one is asked for: train all of it first")
+            queue.current = None
+            self._say(name, completed=(lease.attempt,) if not shard.is_lost else ())
+
+    def progressed(self, name: str) -> None:
+        """Some record was trained; tell of it now and then."""
+        queue = self._queues[name]
+        if time.monotonic() - queue.reported_at >= REPORT_SECONDS:
+            self._say(name)
+
+    def flush(self) -> None:
+        """Tell all progress that was not told. Also called by the link's thread, for a loop that takes its time."""
+        for name, queue in list(self._queues.items()):
+            shard = queue.current
+            if shard is not None and shard.done != shard.reported:
+                self._say(name)
+
+    def received(self, answer: DataAnswer) -> None:
+        with self._changed:
+            queue = self._queues.setdefault(answer.dataset, _Queue())
+            match answer:
+                case DatasetUnusable(reason=reason):
+                    queue.problem = reason
+                case ShardsGiven():
+                    queue.leases.extend(answer.leases)
+                    if answer.lost:
+                        self._drop(queue, frozenset(answer.lost))
+                    queue.ended = queue.ended or (answer.ended and answer.epoch == queue.epoch)
+            self._changed.notify_all()
+
+    def _drop(self, queue: _Queue, lost: frozenset[int]) -> None:
+        queue.leases = deque(lease for lease in queue.leases if lease.attempt not in lost)
+        if queue.current is not None and queue.current.lease.attempt in lost:
+            queue.current.is_lost = True
+
+    def _next(self, name: str, queue: _Queue) -> Lease | None:
+        with self._changed:
+            self._changed.wait_for(lambda: queue.leases or queue.ended or queue.problem is not None)
+            if queue.problem is not None:
+                raise BadInput(queue.problem)
+            return queue.leases.popleft() if queue.leases else None
+
+    def _put_back(self, name: str, queue: _Queue, shard: Shard) -> None:
+        """The loop was left inside a shard: it goes on there if it is entered again."""
+        with self._changed:
+            queue.current = None
+            if not shard.is_lost:
+                queue.leases.appendleft(replace(shard.lease, done=shard.done))
+        self._say(name, progress=(Progress(shard.lease.attempt, shard.done),))
+
+    def _say(self, name: str, *, completed: tuple[int, ...] = (), progress: tuple[Progress, ...] = ()) -> None:
+        with self._changed:
+            queue = self._queues[name]
+            shard = queue.current
+            if shard is not None and not shard.is_lost and shard.done != shard.reported:
+                shard.reported = shard.done
+                progress += (Progress(shard.lease.attempt, shard.done),)
+            queue.reported_at = time.monotonic()
+            word = ShardsSaid(dataset=name, epoch=queue.epoch, completed=completed, progress=progress, want=queue.want)
+        self._send(word)
+
+
+class Alone:
+    """The agent and the master of a process that trains alone: a ledger of its own."""
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self._held: dict[str, set[int]] = {}
+        self._owner = Owner("alone.0@0")
+        self.data = Data(self._said)
+
+    def _said(self, word: DataWord) -> None:
+        match word:
+            case DatasetNamed(spec=spec):
+                self._ledger = ledgers.registered(self._ledger, spec)
+            case ShardsSaid():
+                self._exchange(word)
+
+    def _exchange(self, word: ShardsSaid) -> None:
+        held = self._held.setdefault(word.dataset, set())
+        held.difference_update(word.completed)
+        ask = Ask(
+            owner=self._owner,
+            dataset=word.dataset,
+            completed=word.completed,
+            progress=word.progress,
+            want=max(0, word.want - len(held)),
+            epoch=word.epoch,
+        )
+        self._ledger, answer = ledgers.exchange(self._ledger, ask, datetime.now(UTC))
+        held.update(lease.attempt for lease in answer.leases)
+        ended = answer.verdict is Verdict.END
+        if answer.leases or ended:
+            self.data.received(ShardsGiven(dataset=word.dataset, leases=answer.leases, ended=ended, epoch=word.epoch))
