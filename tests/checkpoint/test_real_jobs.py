@@ -172,3 +172,20 @@ async def test_without_shared_memory_saves_go_to_disk_and_it_is_said_once(
         assert run.output.count("no shared memory for checkpoints") == 1
         assert_same(run.losses(), unbroken)
     assert steps_of(directory) == [40, 35, 30]
+
+
+async def test_a_node_and_all_processes_are_lost_and_another_agent_has_the_replica(
+    tmp_path: Path, unbroken: dict[int, float]
+) -> None:
+    """No directory: the only other copy of what the first node saved is in the second agent's memory."""
+    hold = ("--hold-at", "23", "--release", str(tmp_path / "go"), "--every", "20")
+    async with job(tmp_path, "--nnodes", "1:2", "--checkpoint-replica", args=hold) as run:
+        await until("both to stand", lambda: len(held(run)) == 2, run)
+        await until("the replica", lambda: "keeps a copy of its checkpoints, so far of step 20" in run.output, run)
+        state = await run.wait_for("both processes", lambda s: len(run.pids(s)) == 2)
+        (tmp_path / "go").touch()
+        os.kill(run.agents(state)[0], signal.SIGKILL)
+        os.kill(run.pids(state)[1], signal.SIGKILL)
+        assert await run.ended() == 0, run.output
+        assert "restored step 20 from the agent's memory" in run.output
+        assert_same(run.losses(), unbroken)

@@ -9,9 +9,9 @@ The `Saver` is owned by the event loop. The threads only make files and write th
 """
 
 import asyncio
-import mmap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -42,6 +42,14 @@ _RESERVE = 0.05
 """The part of the machine's memory that checkpoints leave alone, whatever is free."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """No slot. Not `for_good`: when something is written there is one again."""
+
+    for_good: bool
+    why: str
+
+
 class Saver:
     """`tell` answers a process, `note` tells people. `home` None: this machine has no shared memory to use."""
 
@@ -58,7 +66,6 @@ class Saver:
         self._tell = tell
         self._note = note
         self._slots = book.Slots()
-        self._maps: dict[int, mmap.mmap] = {}
         self._asking = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._making = ThreadPoolExecutor(1, "shoal-memory")
@@ -67,6 +74,7 @@ class Saver:
         self._gave_up = 0
         """The order of the last image that could not be written: it is not tried again, the next one is."""
         self._told: dict[str, str] = {}
+        self._saved: Callable[[], None] = lambda: None
         self._waiting: list[Callable[[], None]] = []
 
     # What processes say ----------------------------------------------------------------------------------
@@ -78,6 +86,7 @@ class Saver:
             case Saved(slot=slot, step=step, nbytes=nbytes):
                 self._slots = book.complete(self._slots, slot, _writer(local_rank), step=step, length=nbytes)
                 self._write_next()
+                self._saved()
             case CheckpointsWanted():
                 copies = tuple(
                     MemoryCopy(path=str(self._path(s.number)), step=s.step)
@@ -108,50 +117,90 @@ class Saver:
         if self._home is not None:
             self._home.close()
 
+    # For replicas ----------------------------------------------------------------------------------------
+
+    def on_saved(self, act: Callable[[], None]) -> None:
+        """Do it whenever a process has saved."""
+        self._saved = act
+
+    def take_newest(self, *, after: int) -> book.Slot | None:
+        """This node's newest image, if its order is above `after`. It stays as it is until `give_back`."""
+        slot = next((s for s in self._slots.held() if s.own), None)
+        if slot is None or slot.order <= after:
+            return None
+        self._slots = book.reading(self._slots, slot.number)
+        return slot
+
+    def give_back(self, number: int) -> None:
+        self._slots = book.read(self._slots, number)
+
+    def image(self, number: int) -> tuple[memoryview, int]:
+        """The bytes of a complete image, and its step."""
+        slot = self._slots.slot(number)
+        assert slot is not None
+        assert slot.step is not None
+        return self.memory(number, slot.length), slot.step
+
+    def memory(self, number: int, nbytes: int) -> memoryview:
+        return memoryview(mapped(self._path(number), write=True))[:nbytes]
+
+    async def room(self, writer: str, nbytes: int) -> int | None:
+        """A slot for another node's image; None: there is no memory."""
+        if nbytes <= 0:
+            return None
+        async with self._asking:
+            answer = await self._slot(writer, nbytes)
+        return answer.slot if isinstance(answer, SlotGiven) else None
+
+    def filled(self, number: int, writer: str, *, step: int, nbytes: int) -> None:
+        self._slots = book.complete(self._slots, number, writer, step=step, length=nbytes, own=False)
+
+    def writer_gone(self, writer: str) -> None:
+        self._slots = book.gone(self._slots, writer)
+
     # Memory ----------------------------------------------------------------------------------------------
 
     async def _answer(self, local_rank: int, message: SlotWanted | SlotsWanted) -> None:
         async with self._asking:
             if isinstance(message, SlotWanted):
-                self._tell(local_rank, await self._slot(_writer(local_rank), message.nbytes))
+                answer = await self._slot(_writer(local_rank), message.nbytes)
+                self._tell(local_rank, answer if isinstance(answer, SlotGiven) else self._refused(answer))
             else:
                 await self._make_ahead(message.nbytes)
                 paths = tuple(str(self._path(slot.number)) for slot in self._slots.slots)
                 self._tell(local_rank, SlotsMade(paths=paths))
 
-    async def _slot(self, writer: str, nbytes: int) -> SlotGiven | SlotRefused:
-        """A slot for one save, made if need be."""
+    async def _slot(self, writer: str, nbytes: int) -> "SlotGiven | _Refusal":
+        """A slot for one image, made if need be."""
         answer: book.Answer
+        why = "the disk does not keep up"
         self._slots, answer = book.ask(self._slots, writer, nbytes)
         if isinstance(answer, book.Make):
             try:
                 await self._make(answer)
             except OutOfMemory as exc:
+                why = str(exc)
                 self._slots, answer = book.not_made(self._slots, answer, writer)
-                if isinstance(answer, book.NoMemory):
-                    return self._without_memory(str(exc))
             else:
                 self._slots = book.made(self._slots, answer, writer)
                 answer = book.Give(answer.number)
-        match answer:
-            case book.Give(number=number):
-                return SlotGiven(slot=number, path=str(self._path(number)))
-            case book.Skip() | book.NoMemory():
-                reason = "all memory for checkpoints is in use: the disk does not keep up"
-                self._tell_once("skip", f"a save is left out: {reason}")
-                return SlotRefused(reason=reason, directory=None, keep=self._settings.keep)
-            case _:
-                assert_never(answer)
+        if isinstance(answer, book.Give):
+            return SlotGiven(slot=answer.number, path=str(self._path(answer.number)))
+        return _Refusal(for_good=isinstance(answer, book.NoMemory), why=why)
 
-    def _without_memory(self, why: str) -> SlotRefused:
-        directory = self._settings.directory
+    def _refused(self, refusal: "_Refusal") -> SlotRefused:
+        """Tell people that a save finds no memory, and the process what to do."""
+        directory, keep = self._settings.directory, self._settings.keep
+        if not refusal.for_good:
+            self._tell_once("skip", f"a save is left out, all memory for checkpoints is in use: {refusal.why}")
+            return SlotRefused(reason=refusal.why, directory=None, keep=keep)
         rest = (
             "and no --checkpoint-dir is given: nothing is saved"
             if directory is None
             else f"so that saves go straight to {directory}, which training waits for"
         )
-        self._tell_once("memory", f"no shared memory for checkpoints ({why}), {rest}")
-        return SlotRefused(reason=why, directory=directory, keep=self._settings.keep)
+        self._tell_once("memory", f"no shared memory for checkpoints ({refusal.why}), {rest}")
+        return SlotRefused(reason=refusal.why, directory=directory, keep=keep)
 
     async def _make_ahead(self, nbytes: int) -> None:
         while (make := book.ahead(self._slots, nbytes)) is not None:

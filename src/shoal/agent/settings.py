@@ -68,6 +68,8 @@ class CheckpointSettings:
     memory_bytes: int | None = None
     """The most shared memory to use; None: what is free."""
     shared_memory: Path = SHARED_MEMORY
+    replica: bool = False
+    """Keep a copy of the newest one in another agent's memory as well."""
 
     def __post_init__(self) -> None:
         if self.keep < 1:

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
+import msgspec
+
 from shoal.agent import node as core
 from shoal.agent.environment import arguments, environment
 from shoal.agent.failures import OomCounter, error_of
@@ -32,6 +34,7 @@ from shoal.agent.link import MasterLink
 from shoal.agent.output import Console, LogFile, printable
 from shoal.agent.plain_store import PlainStore
 from shoal.agent.processes import Process
+from shoal.agent.replicas import Replicas
 from shoal.agent.saver import Saver
 from shoal.agent.settings import SECRETS, AgentSettings, PrefixStyle, Streams
 from shoal.agent.shards import Desk
@@ -47,6 +50,8 @@ from shoal.core.world import World
 from shoal.wire.local import Attached, CheckpointWord, DataWord, FromProcess
 from shoal.wire.messages import (
     PROTOCOL,
+    Ack,
+    Commit,
     DataAnswers,
     DataRound,
     DataWakes,
@@ -137,6 +142,7 @@ class Shell:
             tell=lambda local_rank, answer: self._server.tell((local_rank,), answer),
             note=self.note,
         )
+        self._replicas = Replicas(self._saver, token=settings.token, address=settings.address, note=self.note)
         self._desk = Desk()
         self._data_scheduled = False
         self._ooms = OomCounter()
@@ -149,6 +155,8 @@ class Shell:
 
     async def run(self) -> int:
         await self._server.start()
+        if self._settings.checkpoint.replica:
+            await self._replicas.start()
         self._handle_signals()
         background: list[asyncio.Task[None]] = []
         try:
@@ -181,6 +189,7 @@ class Shell:
                     self._process_ended.clear()
                     await self._process_ended.wait()
         await self._server.close()
+        await self._replicas.close()
         await self._saver.close()
 
     def _handle_signals(self) -> None:
@@ -260,6 +269,8 @@ class Shell:
             case _:
                 pass
         self._happen(lambda n: core.told(n, message))
+        if isinstance(message, Commit) and self._node.world is not None:
+            self._replicas.world_formed(self._node.world, message.store, self._node.name)
 
     def note(self, line: str) -> None:
         """A word of the agent's own, for people."""
@@ -322,6 +333,9 @@ class Shell:
 
     def _do(self, effect: core.Effect) -> None:
         match effect:
+            case core.Send(message=Ack() as ack):
+                store = {**ack.store, **self._replicas.entry(self._node.name)}
+                self._link.send(msgspec.structs.replace(ack, store=store))
             case core.Send(message=message):
                 self._link.send(message)
             case core.Tell(message=tidings, to=to):

@@ -106,7 +106,10 @@ def node_settings(
         tee={rank: Streams.BOTH & ~Streams(int(std)) for rank, std in hidden.items()} if any(hidden.values()) else None,
         console_ranks=options.local_ranks,
         checkpoint=CheckpointSettings(
-            directory=options.checkpoint_dir, keep=options.keep, memory_bytes=options.checkpoint_memory
+            directory=options.checkpoint_dir,
+            keep=options.keep,
+            memory_bytes=options.checkpoint_memory,
+            replica=options.checkpoint_replica,
         ),
         grace=options.grace,
         signals=options.signals,

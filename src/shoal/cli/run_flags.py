@@ -66,6 +66,8 @@ FLAGS: tuple[Flag, ...] = (
          help="Write what state.save() saves there, and start from the newest one. Default: memory only."),
     Flag(name="keep", metavar="N", default=str(DEFAULT_KEEP), group=CHECKPOINTS,
          help="How many checkpoints are left in --checkpoint-dir."),
+    Flag(name="checkpoint-replica", group=CHECKPOINTS,
+         help="Keep the newest one in a second node's memory too: then losing a node loses nothing that was saved."),
     Flag(name="checkpoint-memory", metavar="MIB", group=CHECKPOINTS,
          help="The most shared memory a node uses for checkpoints. Default: what is free."),
 

@@ -119,6 +119,7 @@ class RunOptions:
 
     checkpoint_dir: str | None = None
     keep: int = DEFAULT_KEEP
+    checkpoint_replica: bool = False
     checkpoint_memory: int | None = None
     """Bytes; None: what is free."""
 
@@ -180,6 +181,7 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> RunOptions | 
         signals=as_signals(given.get("signals_to_handle") or Given(text=DEFAULT_SIGNALS, source="--signals-to-handle")),
         checkpoint_dir=_text(given, "checkpoint_dir"),
         keep=_first(_int(given, "keep", at_least=1), default=DEFAULT_KEEP),
+        checkpoint_replica="checkpoint_replica" in given,
         checkpoint_memory=as_mebibytes(given["checkpoint_memory"]) if "checkpoint_memory" in given else None,
         endpoint=endpoint,
         owns_endpoint=_ownership(given, conf) if endpoint is not None else None,

@@ -1,0 +1,139 @@
+"""A second copy of the newest checkpoint in another agent's memory, for jobs that ask for it.
+
+Every agent of such a job keeps for others. Where, it says in its part of the world's bootstrap store, so that with each
+world everybody knows everybody's address. What this node saves goes to the next node of the world, on another host
+if there is one. Losing this node then loses nothing that was saved, even if no training process anywhere is left.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from shoal.agent.saver import Saver
+from shoal.checkpoint.replica import Keeping, Offer, ReplicaFailed, keep, send
+from shoal.core.world import World
+
+_KEY = "agent/replica/"
+_LIMIT = 4 << 20
+
+
+class Replicas:
+    """Owned by the event loop. `note` tells people."""
+
+    def __init__(self, saver: Saver, *, token: str, address: str, note: Callable[[str], None]) -> None:
+        self._saver = saver
+        self._token = token
+        self._address = address
+        self._note = note
+        self._node = ""
+        self._server: asyncio.Server | None = None
+        self._peer: tuple[str, str, int] | None = None
+        """Name, host and port of the node that keeps for this one."""
+        self._sent = 0
+        self._busy = False
+        self._told: str | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accepted, self._address, 0, limit=_LIMIT)
+        self._saver.on_saved(self._send_next)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def entry(self, node: str) -> dict[str, bytes]:
+        """What this agent puts into the bootstrap store: where it keeps for others."""
+        if self._server is None:
+            return {}
+        port = self._server.sockets[0].getsockname()[1]
+        return {f"{_KEY}{node}": f"{self._address} {port}".encode()}
+
+    def world_formed(self, world: World, store: Mapping[str, bytes], node: str) -> None:
+        self._node = node
+        peer = keeper_for(world, store, node)
+        if peer != self._peer:
+            self._peer, self._sent = peer, 0  # the new one has nothing of ours yet
+        self._send_next()
+
+    # Giving ----------------------------------------------------------------------------------------------
+
+    def _send_next(self) -> None:
+        if self._peer is None or self._busy:
+            return
+        held = self._saver.take_newest(after=self._sent)
+        if held is None:
+            return
+        self._busy = True
+        self._spawn(self._send(self._peer, held.number, held.order))
+
+    async def _send(self, peer: tuple[str, str, int], number: int, order: int) -> None:
+        name, host, port = peer
+        image, step = self._saver.image(number)
+        try:
+            offer = Offer(node=self._node, step=step, nbytes=len(image))
+            await send(host, port, token=self._token, offer=offer, image=image)
+            self._tell(f"{name} keeps a copy of its checkpoints, so far of step {step}", about=f"ok {name}")
+        except (ReplicaFailed, OSError) as exc:
+            self._tell(f"no copy of its checkpoints on {name}: {exc}; training goes on", about=f"failed {name}")
+        finally:
+            image.release()
+            self._saver.give_back(number)
+            self._sent = max(self._sent, order)
+            self._busy = False
+        self._send_next()
+
+    # Keeping ---------------------------------------------------------------------------------------------
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._spawn(self._keep(reader, writer))
+
+    async def _keep(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers: list[str] = []
+
+        async def accept(offer: Offer) -> Keeping:
+            name = f"replica of {offer.node}"
+            writers.append(name)
+            number = await self._saver.room(name, offer.nbytes)
+            if number is None:
+                return Keeping(None, lambda: None)
+            memory = self._saver.memory(number, offer.nbytes)
+            return Keeping(memory, lambda: self._saver.filled(number, name, step=offer.step, nbytes=offer.nbytes))
+
+        try:
+            await keep(reader, writer, token=self._token, accept=accept)
+        except (ReplicaFailed, OSError) as exc:
+            peer = writer.get_extra_info("peername")
+            self._tell(f"a copy of a checkpoint from {peer} is not kept: {exc}", about="refused")
+        finally:
+            for name in writers:
+                self._saver.writer_gone(name)
+            writer.close()
+
+    def _tell(self, line: str, *, about: str) -> None:
+        if about != self._told:
+            self._told = about
+            self._note(line)
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def keeper_for(world: World, store: Mapping[str, bytes], node: str) -> tuple[str, str, int] | None:
+    """Who keeps for `node`: the next member of the world that can, on another host if there is one."""
+    names = [member.node for member in world.members]
+    if node not in names:
+        return None
+    at = names.index(node)  # type: ignore[arg-type]
+    others = (*world.members[at + 1 :], *world.members[:at])
+    able = [member for member in others if f"{_KEY}{member.node}" in store]
+    if not able:
+        return None
+    own = world.members[at].address
+    chosen = next((member for member in able if member.address != own), able[0])
+    host, _, port = store[f"{_KEY}{chosen.node}"].decode("ascii", "replace").partition(" ")
+    return (chosen.node, host, int(port)) if port.isdecimal() else None
