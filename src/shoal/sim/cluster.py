@@ -3,14 +3,19 @@
 The master is the shell that the real one is: events in, effects out, nothing decided. Agents do what `shoal.agent`
 does: they merge what their processes say, start dead processes again when told, and keep quiet about an incarnation
 that is over. The platform starts nodes after a while and says when one has ended.
+
+The master may die: between two events, after it has recorded a decision and before it acts, or before it has recorded
+it. Another one takes over with what was recorded, while everything else goes on.
 """
 
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import assert_never
 
 from shoal.core import job as jobs
+from shoal.core import journal
 from shoal.core.exits import ProcessExit
 from shoal.core.job.handle import Admitted
 from shoal.core.job.values import (
@@ -56,6 +61,14 @@ TICK = 1_000_000
 """The master looks for silence and hangs once a second."""
 
 
+class Crash(StrEnum):
+    """Where a master dies."""
+
+    IDLE = "between two events"
+    UNACTED = "after it recorded a decision, before it acts"
+    UNRECORDED = "before it recorded a decision"
+
+
 class Cluster:
     """Everything that runs, and the account of what happened."""
 
@@ -76,6 +89,10 @@ class Cluster:
         self.total = total
         self.trace = trace
         self.over = False
+        self.down = False
+        """There is no master."""
+        self.failovers = 0
+        self._crash: Crash | None = None
         self.agents: dict[NodeId, Agent] = {}
         self.groups: dict[int, Group] = {}
         self.losses = 0
@@ -97,12 +114,59 @@ class Cluster:
     # The master
 
     def happen(self, event: Event) -> None:
-        if self.over:
+        if self.over or self.down:
             return
         if not isinstance(event, Ticked | HeartbeatSeen):
             self.note("event", event)
+        crash = self._crash if not isinstance(event, Ticked | HeartbeatSeen) else None
+        if crash is Crash.UNRECORDED:
+            self._die()
+            return
         self.job, effects = self._handle(self.job, event, self.clock.now())
+        if crash is Crash.UNACTED:
+            self._die()
+            return
         self._carry_out(effects)
+        self._wake_up()
+
+    def crash_master(self, how: Crash) -> None:
+        """The master dies now, or with what happens next."""
+        if how is Crash.IDLE:
+            self._die()
+        else:
+            self._crash = how
+
+    def _die(self) -> None:
+        if self.down or self.over:
+            return
+        self.note("the master dies", self._crash or Crash.IDLE)
+        self.down, self._crash = True, None
+        self.failovers += 1
+        outage = self.chance.choice([1_000, 300_000, 2_000_000])
+        for agent in self.agents.values():
+            agent.sever(outage)
+        self.clock.after(outage, self._take_over)
+
+    def _take_over(self) -> None:
+        """Another master, with the records and what the platform says."""
+        job = journal.replay([journal.snapshot(self.job)])
+        assert job is not None
+        self.down = False
+        self.job = jobs.taken_over(job, self.clock.now(), reason="another master took over")
+        self.note("another master takes over")
+        if self.job.ended is not None:
+            self.over = True
+            return
+        for node, agent in list(self.agents.items()):
+            if not agent.alive:
+                self.happen(NodeExited(node=node, exit=ProcessExit(code=agent.exit_code)))
+        if self.down or self.over:
+            return  # this one did not live long
+        running = [node for node, agent in self.agents.items() if agent.alive]
+        found = jobs.reconcile(self.job, running, reason="reconcile")
+        if found.gone:
+            raise Violation(f"nodes that ran and that nobody started: {found.gone}")
+        self._carry_out((Scale(plan=found.plan),))
         self._wake_up()
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
@@ -115,7 +179,8 @@ class Cluster:
                         self._tell(node, what)
                 case Fence(node=node):
                     self.note("fence", node)
-                    self.agents[node].fenced()
+                    if node in self.agents:
+                        self.agents[node].fenced()
                 case Scale(plan=plan):
                     for launched in plan.launch_nodes:
                         self.note("launch", launched.id)
@@ -130,10 +195,12 @@ class Cluster:
 
     def _tell(self, node: NodeId, command: Command) -> None:
         agent = self.agents.get(node)
-        if agent is not None:
+        if agent is not None and not agent.severed:
             agent.down.send(agent.doing(lambda: agent.hear(command)))
 
     def _launch(self, node: NodeId) -> None:
+        if node in self.agents:
+            return  # asked for again by a master that took over
         agent = Agent(self, node)
         self.agents[node] = agent
         self.clock.after(self.chance.randrange(1, SLOWEST_LAUNCH), agent.doing(agent.connect))
@@ -219,6 +286,7 @@ class Agent:
         self.node = node
         self.incarnation = 1
         self.alive = True
+        self.exit_code = 0
         self.frozen = False
         self.sdk = False
         self.generation = 0
@@ -228,6 +296,8 @@ class Agent:
         self.up = self._link()
         self.down = self._link()
         self.connected = False
+        self.severed = False
+        """Its master died, and the next one has not heard of it: it has no socket to tell it anything."""
         self._backlog: list[Callable[[], None]] = []
         self._ready: set[Process] = set()
         self._acked: dict[int, set[Process]] = {}
@@ -267,6 +337,11 @@ class Agent:
         cluster = self.cluster
         if cluster.over:
             return
+        if cluster.down:
+            self.connected = False
+            self._reconnect(100_000)
+            return
+        self.severed = False
         cluster.job, answer = jobs.admit(cluster.job, self.node, self.incarnation, cluster.clock.now())
         if not isinstance(answer, Admitted):
             self.down.send(self.doing(lambda: self.end(1)))
@@ -312,8 +387,19 @@ class Agent:
         cluster.clock.after(
             cluster.chance.randrange(1, SLOWEST_MESSAGE), lambda: cluster.happen(AgentDisconnected(node=self.node))
         )
-        delay = cluster.chance.randrange(SLOWEST_MESSAGE, 500_000)
-        cluster.clock.after(delay, self.doing(lambda: self.connect() if not self.connected else None))
+        self._reconnect(cluster.chance.randrange(SLOWEST_MESSAGE, 500_000))
+
+    def sever(self, outage: int) -> None:
+        """The master is gone, and with it what was on its way."""
+        self.severed = True
+        if not self.connected or not self.alive:
+            return
+        self.connected = False
+        self.up.open = self.down.open = False
+        self._reconnect(outage + self.cluster.chance.randrange(1, 500_000))
+
+    def _reconnect(self, delay: int) -> None:
+        self.cluster.clock.after(delay, self.doing(lambda: self.connect() if not self.connected else None))
 
     def fenced(self) -> None:
         self.up.open = self.down.open = False
@@ -324,6 +410,7 @@ class Agent:
         if not self.alive:
             return
         self.alive = False
+        self.exit_code = code
         self.up.open = False
         for process in list(self.processes.values()):
             process.die(137)

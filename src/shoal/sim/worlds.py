@@ -2,6 +2,7 @@
 
     python -m shoal.sim.worlds --seeds 0:3000     many schedules; the seeds of those that fail are printed
     python -m shoal.sim.worlds --seed 17          one schedule with its trace, the same to the byte every time
+    ... --failovers                               masters die too, and others take over
 
 What is checked in every run: a generation is used once and all its members see the same ranks; a collective is entered
 by members with the same state; no update is lost but with the dead, and then one; every run ends, with success or
@@ -9,6 +10,7 @@ with a failure that something in the schedule explains.
 """
 
 import argparse
+import functools
 import multiprocessing
 import os
 import random
@@ -23,7 +25,7 @@ from shoal.core import job as jobs
 from shoal.core.hang import HangSettings
 from shoal.core.job.values import JobSettings, JobSpec, ScaleAsked
 from shoal.core.view import JobPhase
-from shoal.sim.cluster import Agent, Cluster, Handle
+from shoal.sim.cluster import Agent, Cluster, Crash, Handle
 from shoal.sim.training import Phase, Process, Violation
 
 LONGEST = 600_000_000
@@ -53,8 +55,10 @@ class Outcome:
 class Schedule:
     """What happens to a cluster, at which of its events."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+    def __init__(self, cluster: Cluster, chance: random.Random, *, failovers: bool = False) -> None:
         self.cluster = cluster
+        self.failovers = failovers
+        """Masters die too, as often as all other things together happen."""
         self.chance = chance
         self.faults = 0
         self.crashes = 0
@@ -64,6 +68,9 @@ class Schedule:
 
     def strike(self) -> None:
         """Do one of the things that may happen."""
+        if self.failovers and self.chance.random() < 0.5:
+            self._crash_master()
+            return
         actions: list[tuple[Callable[[], None], int]] = [
             (self._kill_process, 5),
             (self._kill_node, 3),
@@ -77,6 +84,13 @@ class Schedule:
         action = self.chance.choices([a for a, _ in actions], [weight for _, weight in actions])[0]
         self.faults += 1
         action()
+
+    def _crash_master(self) -> None:
+        how = self.chance.choice(list(Crash))
+        self.faults += 1
+        self.cluster.losses += 1
+        self.cluster.note("strike: crash master", how)
+        self.cluster.crash_master(how)
 
     def _agents(self) -> list[Agent]:
         return [agent for agent in self.cluster.agents.values() if agent.alive]
@@ -149,8 +163,14 @@ class Schedule:
             process.peer_closed(process.group)
 
 
-def run(seed: int, *, handle: Handle = jobs.handle, trace: Callable[[str], None] | None = None) -> Outcome:
-    """One schedule from beginning to end."""
+def run(
+    seed: int,
+    *,
+    handle: Handle = jobs.handle,
+    trace: Callable[[str], None] | None = None,
+    failovers: bool = False,
+) -> Outcome:
+    """One schedule from beginning to end. `failovers`: masters die too."""
     chance = random.Random(seed)
     unit = chance.choice([1, 1, 1, 1, 2])
     low = unit * chance.choice([1, 1, 1, 2])
@@ -170,7 +190,7 @@ def run(seed: int, *, handle: Handle = jobs.handle, trace: Callable[[str], None]
         trace=trace,
         handle=handle,
     )
-    schedule = Schedule(cluster, chance)
+    schedule = Schedule(cluster, chance, failovers=failovers)
     violation: str | None = None
     try:
         _drive(cluster, schedule)
@@ -212,12 +232,13 @@ def _judge(cluster: Cluster, schedule: Schedule) -> None:
         raise Violation(f"succeeded after {cluster.highest} of {cluster.total} steps")
 
 
-def run_many(seeds: Sequence[int], *, at_once: int = 1) -> list[Outcome]:
+def run_many(seeds: Sequence[int], *, at_once: int = 1, failovers: bool = False) -> list[Outcome]:
     """Run these schedules, `at_once` processes sharing the work. The order and content of the answer is the same."""
+    one = functools.partial(run, failovers=failovers)
     if at_once == 1 or len(seeds) < 200:
-        return [run(seed) for seed in seeds]
+        return [one(seed) for seed in seeds]
     with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(run, seeds, chunksize=50))
+        return list(pool.map(one, seeds, chunksize=50))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -226,15 +247,16 @@ def main(arguments: list[str] | None = None) -> int:
     what.add_argument("--seed", type=int, help="run one schedule and print its trace")
     what.add_argument("--seeds", metavar="A:B", help="run the schedules A to B-1")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="processes that share the work")
+    parser.add_argument("--failovers", action="store_true", help="masters die too")
     given = parser.parse_args(arguments)
     out = sys.stdout
     if given.seed is not None:
-        outcome = run(given.seed, trace=lambda line: print(line, file=out))
+        outcome = run(given.seed, trace=lambda line: print(line, file=out), failovers=given.failovers)
         print(outcome, file=out)
         return 1 if outcome.violation else 0
     first, last = (int(part) for part in given.seeds.split(":"))
     began = time.monotonic()
-    outcomes = run_many(range(first, last), at_once=given.at_once)
+    outcomes = run_many(range(first, last), at_once=given.at_once, failovers=given.failovers)
     failed = [o for o in outcomes if o.violation]
     for outcome in failed:
         print(outcome, file=out)
