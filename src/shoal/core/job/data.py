@@ -5,7 +5,7 @@ overdue; in the ordered mode the account follows the steps that rank 0 reports. 
 name. Whoever waits and can go on is told so, on whichever node it is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -14,8 +14,8 @@ from shoal.core.errors import BadInput
 from shoal.core.job import failures
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job
-from shoal.core.ledger import Ledger, Owner, Wake
-from shoal.core.nodes import NodeId
+from shoal.core.ledger import Ask, Lease, Ledger, Owner, Wake
+from shoal.core.nodes import NodeId, NodeStatus
 from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Round, RoundAnswer, node_of
 from shoal.core.view import DatasetView
 
@@ -39,9 +39,8 @@ def asked(turn: Turn, event: DataAsked) -> None:
         except BadInput as exc:
             unusable.append(DatasetRefusal(dataset=ask.dataset, reason=str(exc)))
             continue
+        _progressed(turn, ask)
         _take(turn, book, answer.woken)
-        if ask.completed or ask.progress:
-            _progressed(turn)
         given.append(
             Given(
                 owner=ask.owner,
@@ -114,6 +113,16 @@ def settled(turn: Turn) -> None:
             failures.fail(turn, poison.reason)
 
 
+def is_through(job: Job) -> bool:
+    """All data is trained, and everybody who trained it has ended: those who were lost on the way left no gap."""
+    return (
+        bool(job.ledger.dynamic)
+        and not any(node.is_live for node in job.nodes.values())
+        and any(node.status is NodeStatus.SUCCEEDED for node in job.nodes.values())
+        and ledgers.is_complete(job.ledger)
+    )
+
+
 def taken_over(book: Ledger, term: int, now: datetime, until: datetime) -> Ledger:
     """The ledger as a new master takes it on. Nobody could report meanwhile: no lease is overdue before its owner has
     had the time to come back, and then as long as it had anyway."""
@@ -150,12 +159,25 @@ def views(book: Ledger) -> tuple[DatasetView, ...]:
     return tuple(found)
 
 
-def _progressed(turn: Turn) -> None:
+def _progressed(turn: Turn, ask: Ask) -> None:
     """Data that is trained is progress: what went wrong before is behind the job."""
     job, settings = turn.job, turn.job.settings.recovery
+    count = _trained(job.ledger.dynamic[ask.dataset].held.get(ask.owner, {}), ask)
+    if not count:
+        return
     if job.without_progress or job.budgets:
         budgets = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.budgets.items()}
-        turn.job = replace(job, without_progress=0, budgets=budgets)
+        job = replace(job, without_progress=0, budgets=budgets)
+    if job.gain.step is None:  # steps tell more, where there are any
+        job = replace(job, gain=replace(job.gain, at=turn.now, samples=(job.gain.samples or 0) + count))
+    turn.job = job
+
+
+def _trained(held: Mapping[int, Lease], ask: Ask) -> int:
+    """How many records are news in what an owner reports."""
+    done = {report.attempt: report.done for report in ask.progress}
+    done |= {attempt: lease.stop - lease.start for attempt in ask.completed if (lease := held.get(attempt)) is not None}
+    return sum(max(0, count - held[attempt].done) for attempt, count in done.items() if attempt in held)
 
 
 def _take(turn: Turn, book: Ledger, woken: tuple[Wake, ...]) -> None:

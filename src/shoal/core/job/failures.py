@@ -159,6 +159,7 @@ def _is_early(job: Job, exit: ProcessExit) -> bool:
     return (
         cause_of(exit) is ExitCause.USER_ERROR
         and job.gain.step is None
+        and job.gain.samples is None
         and exit.uptime_seconds < job.settings.recovery.quick_death.total_seconds()
         and not job.budgets
     )

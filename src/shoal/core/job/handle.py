@@ -485,7 +485,10 @@ def _drop_unfilled(turn: Turn) -> None:
 
 
 def _check_success(turn: Turn) -> None:
-    """The job has succeeded when every member of the last world has."""
+    """The job has succeeded when every member of the last world has, or when its data is trained and nobody is left."""
+    if data.is_through(turn.job):
+        failures.end(turn, JobPhase.SUCCEEDED, "all data is trained and all nodes have ended")
+        return
     committed = turn.job.rendezvous.committed
     if committed is None or turn.job.rendezvous.pending is not None:
         return
