@@ -3,11 +3,16 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import JobRun, shoal_run
+from tests.e2e.harness import JobRun, environment, shoal_run
+from tests.failover.supervised import supervised
+
+from shoal.cli.supervisor import NoMaster
+from shoal.core.view import JobPhase
 
 pytestmark = pytest.mark.torch
 
@@ -113,3 +118,49 @@ async def test_a_signal_to_the_run_stops_it_although_its_master_was_just_killed(
         run.process.send_signal(signal.SIGINT)
         assert await run.ended() == 130
         assert "stopped" in run.output
+
+
+async def test_a_second_master_on_the_same_state_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "stay.py"
+    script.write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    async with shoal_run(tmp_path, "--nnodes", "1", script=script) as run:
+        await run.wait_for("a world", lambda state: state["generation"] == 1)
+        job = run.home / "jobs" / run.name
+        words = ("master", "--config", str(job / "master.json"), "--store", str(job / "state"))
+        other = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "shoal", *words),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment(run.home),
+        )
+        _, said = await other.communicate(b"take-over\n")
+        assert other.returncode == 2
+        assert f"in use by the master with process id {master_pid(run)}" in said.decode()
+        assert (await run.state() or {})["phase"] == "running"
+        run.process.send_signal(signal.SIGTERM)
+        assert await run.ended() == 143
+
+
+async def test_a_master_that_stands_still_is_replaced(tmp_path: Path) -> None:
+    """The supervisor by itself, less patient than in life; the nodes are real agents."""
+    async with supervised(tmp_path, silent_seconds=3.0) as job:
+        await job.until(lambda view: view.generation == 1)
+        stopped = job.master_pid
+        os.kill(stopped, signal.SIGSTOP)
+        await job.until(lambda view: any("master 2 took over" in d.reason for d in view.decisions))
+        view = await job.until(lambda view: all(node.connected for node in view.nodes))
+        assert (view.generation, job.master_pid != stopped) == (1, True)
+        assert any("has said nothing for 3 s" in note for note in job.notes)
+        job.supervisor.stop("enough", grace_seconds=0.0)
+        assert (await job.ended()).phase is JobPhase.STOPPED
+
+
+async def test_a_job_whose_state_could_not_be_kept_ends_with_its_master_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()  # no directory can be made there
+    async with supervised(tmp_path) as job:
+        await job.until(lambda view: view.generation == 1)
+        view = await job.until(lambda view: any("cannot be kept" in d.reason for d in view.decisions))
+        assert view.phase is JobPhase.RUNNING
+        os.kill(job.find_master(), signal.SIGKILL)
+        with pytest.raises(NoMaster, match=r"SIGKILL .*, and its state could not be kept \(.*/state: "):
+            await job.ended()

@@ -44,6 +44,8 @@ SPARE_AFTER_SECONDS = 5.0
 QUICK_DEATH_SECONDS = 10.0
 QUICK_DEATHS = 5
 """So many masters in a row that lived shorter than that, and were not killed at work, are a master that cannot live."""
+SILENT_SECONDS = 30.0
+"""A master that has said nothing for so long is killed: half of the time that agents wait for another one."""
 LAST_WORD_SECONDS = 3.0
 KEPT_LINES = 20
 
@@ -134,13 +136,17 @@ class _Process:
         last = self._lines[-1] if self._lines else None
         return Ended(code=code, seconds=time.monotonic() - self._began, last_line=last)
 
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
     async def end(self, seconds: float) -> None:
         """Wait for its end so long, then kill it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._process.wait()
-        if self._process.returncode is None:
-            self._process.kill()
+        if self.is_alive:
+            self.kill()
         await self.ended()
 
     async def _read(self) -> None:
@@ -165,6 +171,7 @@ class Supervisor:
         first: JobView,
         seen: Callable[[JobView], None],
         note: Callable[[str], None],
+        silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         """`first`: the job as it is while nobody can be asked. `seen` is called with every later look at it."""
         self._command = command
@@ -175,12 +182,14 @@ class Supervisor:
         self._view = first
         self._seen = seen
         self._note = note
+        self._silent_seconds = silent_seconds
         self._term = 0
         self._trouble: str | None = None
         self._stop: StopOrder | None = None
         self._ended: dict[NodeId, ProcessExit] = {}
         self._outbox: asyncio.Queue[FromPlatform] = asyncio.Queue()
         self._is_connected = False
+        self._heard_at = time.monotonic()
         self._master: _Process | None = None
         self._spare: _Process | None = None
         self._over = asyncio.Event()
@@ -194,8 +203,8 @@ class Supervisor:
         await self._scaler.start(self._node_exited)
         try:
             async with asyncio.TaskGroup() as tasks:
-                background = [tasks.create_task(self._keep_master()), tasks.create_task(self._keep_link())]
-                background.append(tasks.create_task(self._keep_spare()))
+                keepers = (self._keep_master(), self._keep_link(), self._keep_spare(), self._keep_watch())
+                background = [tasks.create_task(keeper) for keeper in keepers]
                 await self._over.wait()
                 for task in background:
                     task.cancel()
@@ -226,6 +235,7 @@ class Supervisor:
             if master is None or not master.is_alive:
                 master = await _Process.start(self._command, self._note)
             self._master = master
+            self._heard_at = time.monotonic()
             master.go(turn)
             before = self._term
             ended = replace(await master.ended(), served=self._term > before)
@@ -245,6 +255,15 @@ class Supervisor:
             await asyncio.sleep(SPARE_AFTER_SECONDS)
             if self._is_connected and (self._spare is None or not self._spare.is_alive):
                 self._spare = await _Process.start(self._command, self._note)
+
+    async def _keep_watch(self) -> None:
+        """Kill a master that stands still: what it holds, the next one has on record."""
+        while True:
+            await asyncio.sleep(self._silent_seconds / 10)
+            if self._master is not None and time.monotonic() - self._heard_at > self._silent_seconds:
+                self._note(f"the master has said nothing for {self._silent_seconds:g} s: killing it")
+                self._heard_at = time.monotonic()
+                self._master.kill()
 
     # The connection ---------------------------------------------------------------------------------------
 
@@ -316,6 +335,7 @@ class Supervisor:
             self._outbox.put_nowait(message)
 
     def _look(self, seen: JobSeen) -> None:
+        self._heard_at = time.monotonic()
         self._term, self._view, self._trouble = seen.term, seen.view, seen.trouble
         self._seen(seen.view)
 
