@@ -4,8 +4,8 @@
 the same tensors into memory that has been touched before, `torch.save` (to a file, not synced) and the blocking part of
 `torch.distributed.checkpoint.async_save`. The state is that of Adam: a third parameters, two thirds moments.
 
-`restore`: what a new process waits for when the agent still has the state in its memory, beside the same plain copy;
-most of the memory it restores into is new and has to be touched for the first time.
+`restore`: what a new process waits for when the agent still has the state in its memory, beside the same plain copy,
+and beside a copy into new memory: two thirds of what a new process restores into has to be touched for the first time.
 
 `persist`: bytes per second of writing an image with checksums, manifest and syncs, beside writing and syncing the same
 bytes. Both to the same disk, taking turns.
@@ -138,6 +138,13 @@ def main() -> None:
             unit="s",
             peer=MEMCPY,
             peer_value=memcpy,
+        ),
+        Row(
+            case="restore from memory, new process",
+            value=min(prepared["restores"]),
+            unit="s",
+            peer="plain copy into new memory",
+            peer_value=prepared["fresh"],
         ),
         Row(
             case="persist",

@@ -5,7 +5,8 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,36 @@ async def test_a_directory_that_cannot_be_written_does_not_stop_training(
         assert await run.ended() == 0, run.output
         assert run.output.count("training goes on") == 1
         assert_same(run.losses(), unbroken)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", place], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.parametrize("memory", ["auto", "0"], ids=["in-memory", "disk-only"])
+async def test_a_full_disk_does_not_stop_training_and_what_was_written_is_left(
+    tmp_path: Path, small_disk: Path, memory: str, unbroken: dict[int, float]
+) -> None:
+    where = ("--checkpoint-dir", str(small_disk), *(() if memory == "auto" else ("--checkpoint-memory", memory)))
+    async with job(tmp_path / "first", *where, args=("--steps", "10")) as run:
+        assert await run.ended() == 0, run.output
+    losses = run.losses()
+    assert steps_of(small_disk) == [10, 5]
+    async with job(tmp_path / "second", *where, args=("--ballast", "2")) as run:
+        assert await run.ended() == 0, run.output
+        assert run.output.count("No space left on device") == 1
+        assert "training goes on" in run.output
+        assert_same(losses | run.losses(), unbroken)
+    assert steps_of(small_disk) == [10, 5]
+    assert len(os.listdir(small_disk)) == 4, "what could not be finished was removed"
 
 
 async def test_without_shared_memory_saves_go_to_disk_and_it_is_said_once(

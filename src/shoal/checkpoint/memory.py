@@ -19,7 +19,6 @@ from shoal.core.errors import ShoalError
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
 _PREFIX = "shoal-memory-"
 _LOCK = "lock"
-_MADV_HUGEPAGE = 14
 _MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -98,10 +97,3 @@ def touch(memory: mmap.mmap) -> None:
     # A kernel before 5.14 does not know the advice: then the first save finds the pages by itself.
     _libc.madvise(ctypes.addressof(holder), len(memory), _MADV_POPULATE_WRITE)
     del holder
-
-
-def in_large_pages(address: int, nbytes: int) -> None:
-    """Ask for large pages for memory not touched yet: to fill it for the first time then costs a third."""
-    begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-    if address + nbytes > begin:
-        _libc.madvise(begin, address + nbytes - begin, _MADV_HUGEPAGE)  # a hint: a kernel without them ignores it

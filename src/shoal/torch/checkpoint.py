@@ -140,8 +140,9 @@ class Checkpoints:
         folder = open_folder(refused.directory)
         job = self._session.attached.job
         try:
-            manifests.write(folder, _parts(layout, tensors), job=job, step=self._state.step, saved_at=time.time())
-            manifests.prune(folder, keep=refused.keep)
+            with self._state.busy("checkpoint"):
+                manifests.write(folder, _parts(layout, tensors), job=job, step=self._state.step, saved_at=time.time())
+                manifests.prune(folder, keep=refused.keep)
         except OSError as exc:
             self._tell_once(f"the state cannot be saved to {folder.url}: {exc}; training goes on")
             return False

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.checkpoint import tree
-from shoal.checkpoint.memory import in_large_pages
 from shoal.core.errors import BadInput, ProtocolError
-
-_LARGE_BYTES = 4 << 20
-"""From here on new memory is worth a word to the kernel."""
 
 Specs = list[tuple[torch.dtype, str, list[int]]]
 """Of each tensor: element type, kind of device, shape."""
@@ -26,16 +22,7 @@ def _dense(tensor: Tensor, path: str) -> Tensor:
     return tensor.detach()
 
 
-def _cloned(tensor: Tensor) -> Tensor:
-    nbytes = tensor.numel() * tensor.itemsize
-    if nbytes < _LARGE_BYTES or tensor.device.type != "cpu":
-        return tensor.clone()
-    clone = torch.empty_like(tensor)
-    in_large_pages(clone.data_ptr(), nbytes)
-    return clone.copy_(tensor)
-
-
-LEAVES = tree.Leaves(frozenset({Tensor, torch.nn.Parameter}), _dense, _cloned)
+LEAVES = tree.Leaves(frozenset({Tensor, torch.nn.Parameter}), _dense, lambda tensor: tensor.clone())
 
 
 def copied(value: Any, path: str) -> Any:
