@@ -66,7 +66,7 @@ def main() -> None:
             micro_batches=args.micro_batches,
             seed=7,
             seen=[],
-            ballast=torch.zeros(args.ballast << 18, dtype=torch.float32),
+            **({"ballast": torch.zeros(args.ballast << 18)} if args.ballast else {}),
         )
     )
 
