@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from benchmarks._common import Row, parse_options, progress, report
 
+from _common import Row, parse_options, progress, report
 from shoal.core import ledger as ledgers
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec

@@ -21,11 +21,12 @@ trains alone.
 
 The layers, from the user inwards: `loop` (`run`), `state` (`State`), `stepping` (one step), and below it `reducer`
 (gradients), `norms` (BatchNorm), `tally` (what a step sums besides gradients); `replica`, `takeover` and `tree` (state
-from member to member); `forming`, `store` and `group` (process groups that never block).
+from member to member); `data` (which records); `forming`, `store` and `group` (process groups that never block).
 """
 
+from shoal.torch.data import OrderedData, ShardLoader, ordered
 from shoal.torch.loop import run
 from shoal.torch.state import State
 from shoal.torch.stepping import MicroBatch
 
-__all__ = ["MicroBatch", "State", "run"]
+__all__ = ["MicroBatch", "OrderedData", "ShardLoader", "State", "ordered", "run"]

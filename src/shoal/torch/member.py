@@ -17,6 +17,7 @@ from shoal.torch.checkpoint import Checkpoints
 from shoal.torch.forming import enter_world
 from shoal.torch.group import Group
 from shoal.torch.takeover import give, take
+from shoal.trainer.data import Alone
 from shoal.trainer.inbox import Inbox
 from shoal.trainer.phases import Change, resized
 from shoal.trainer.session import Session
@@ -40,6 +41,7 @@ class Member:
         self.world: World | None = None
         self.busy: str | None = None
         self.session = Session.from_environment(environ, inbox=self._inbox, progress=self._report)
+        self.data = Alone().data if self.session is None else self.session.data
         self.checkpoints = Checkpoints(state, self.session)
         self._source = 0
         """The rank whose state everybody has: the world's source, or who restored a checkpoint in a world without."""

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.core.errors import BadInput
+from shoal.core.ledger import GlobalBatch
 from shoal.torch import tree
 from shoal.torch.checkpoint import Checkpoints
 from shoal.torch.member import Member
@@ -23,6 +24,7 @@ from shoal.torch.norms import Norms
 from shoal.torch.reducer import BUCKET_BYTES, FIRST_BUCKET_BYTES, Reducer
 from shoal.torch.replica import Replica
 from shoal.torch.stepping import Buffers, MicroBatch, Stepper
+from shoal.trainer.data import Data
 from shoal.trainer.inbox import WorldChanged
 
 
@@ -217,6 +219,20 @@ class State:
     def samples_done(self) -> int | None:
         """How many samples the committed steps had; None without `micro_batch_size`."""
         return None if self._micro_batch_size is None else self._batches_done() * self._micro_batch_size
+
+    @property
+    def data(self) -> Data:
+        """This process's datasets; see `shoal.torch.data`."""
+        self._running("data")
+        assert self._member is not None
+        return self._member.data
+
+    @property
+    def global_batch(self) -> GlobalBatch:
+        """What every step has, whoever computes it. Raises `BadInput` when that is not fixed."""
+        if self._micro_batches == "world" or self._micro_batch_size is None:
+            raise BadInput(f"State: a fixed order of the data needs a fixed global batch, got {self.batching}")
+        return GlobalBatch(micro_batches=self._fixed_batch(), micro_batch_size=self._micro_batch_size)
 
     @property
     def device(self) -> torch.device:

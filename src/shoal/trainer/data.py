@@ -47,6 +47,10 @@ class Shard:
         return f"<shard {self.number} of {self._spec.name}, epoch {self.epoch}: {self.done} of {self.size} trained>"
 
     @property
+    def dataset(self) -> str:
+        return self._spec.name
+
+    @property
     def number(self) -> int:
         return self.lease.shard
 
@@ -92,9 +96,11 @@ class _Queue:
 
     def __init__(self) -> None:
         self.leases: deque[Lease] = deque()
-        self.current: Shard | None = None
+        """Not begun."""
+        self.open: dict[int, Shard] = {}
+        """Begun, by attempt."""
         self.epoch: int | None = None
-        self.want = 0
+        self.prefetch = 0
         self.ended = False
         self.problem: str | None = None
         self.reported_at = 0.0
@@ -125,42 +131,86 @@ class Data:
             raise BadInput(f"dataset {name} is not registered; registered: {known}")
         return self._specs[name]
 
+    # One after the other ----------------------------------------------------------------------------------
+
     def shards(self, name: str, *, epoch: int | None = None, prefetch: int = PREFETCH) -> Iterator[Shard]:
         """Shards of a dataset until all of it is trained, by whomever. `epoch`: only of this one."""
+        self.want(name, epoch=epoch, prefetch=prefetch)
+        while (shard := self.take(name)) is not None:
+            try:
+                yield shard
+            except GeneratorExit:
+                self.put_back(shard)
+                raise
+            if shard.done < shard.size and not shard.is_lost:
+                self.put_back(shard)
+                raise RuntimeError(f"{shard!r}, and the next one is asked for: train all of it first")
+            self.close(shard)
+
+    # As one likes -----------------------------------------------------------------------------------------
+
+    def want(self, name: str, *, epoch: int | None = None, prefetch: int = PREFETCH) -> None:
+        """Begin to fetch shards, so many ahead."""
         spec = self.spec(name)
         if spec.is_ordered:
             raise BadInput(f"dataset {name} has a fixed global batch: its records follow from the step")
         if prefetch < 1:
             raise BadInput(f"dataset {name}: prefetch must be at least 1, got {prefetch}")
-        queue = self._queues[name]
         with self._changed:
-            queue.epoch, queue.want, queue.ended = epoch, prefetch, False
+            queue = self._queues[name]
+            queue.epoch, queue.prefetch, queue.ended = epoch, prefetch, False
         self._say(name)
-        while (lease := self._next(name, queue)) is not None:
-            shard = queue.current = Shard(self, spec, lease)
-            try:
-                yield shard
-            except GeneratorExit:
-                self._put_back(name, queue, shard)
-                raise
-            if shard.done < shard.size and not shard.is_lost:
-                self._put_back(name, queue, shard)
-                raise RuntimeError(f"{shard!r}, and the next one is asked for: train all of it first")
-            queue.current = None
-            self._say(name, completed=(lease.attempt,) if not shard.is_lost else ())
+
+    def take(self, name: str, *, wait: bool = True) -> Shard | None:
+        """The next shard; None: there will be none, or without `wait`, there is none now (`has_ended` tells)."""
+        with self._changed:
+            queue = self._queues[name]
+            if wait:
+                self._changed.wait_for(lambda: queue.leases or queue.ended or queue.problem is not None)
+            if queue.problem is not None:
+                raise BadInput(queue.problem)
+            if not queue.leases:
+                return None
+            lease = queue.leases.popleft()
+            shard = queue.open[lease.attempt] = Shard(self, self._specs[name], lease)
+            several = len(queue.open) > 1
+        if several:
+            self._say(name)  # one more is in use, so one more is to be fetched
+        return shard
+
+    def has_ended(self, name: str) -> bool:
+        with self._changed:
+            return self._queues[name].ended
+
+    def close(self, shard: Shard) -> None:
+        """All of it is trained, or it was lost."""
+        with self._changed:
+            self._queues[shard.dataset].open.pop(shard.lease.attempt, None)
+        self._say(shard.dataset, completed=() if shard.is_lost else (shard.lease.attempt,))
+
+    def put_back(self, shard: Shard) -> None:
+        """The loop was left inside a shard: it goes on there if it is entered again."""
+        with self._changed:
+            queue = self._queues[shard.dataset]
+            queue.open.pop(shard.lease.attempt, None)
+            if not shard.is_lost:
+                queue.leases.appendleft(replace(shard.lease, done=shard.done))
+        self._say(shard.dataset, progress=(Progress(shard.lease.attempt, shard.done),))
 
     def progressed(self, name: str) -> None:
         """Some record was trained; tell of it now and then."""
-        queue = self._queues[name]
-        if time.monotonic() - queue.reported_at >= REPORT_SECONDS:
+        if time.monotonic() - self._queues[name].reported_at >= REPORT_SECONDS:
             self._say(name)
 
     def flush(self) -> None:
         """Tell all progress that was not told. Also called by the link's thread, for a loop that takes its time."""
         for name, queue in list(self._queues.items()):
-            shard = queue.current
-            if shard is not None and shard.done != shard.reported:
+            with self._changed:
+                news = any(shard.done != shard.reported for shard in queue.open.values())
+            if news:
                 self._say(name)
+
+    # Words ------------------------------------------------------------------------------------------------
 
     def received(self, answer: DataAnswer) -> None:
         with self._changed:
@@ -170,40 +220,31 @@ class Data:
                     queue.problem = reason
                 case ShardsGiven():
                     queue.leases.extend(answer.leases)
-                    if answer.lost:
-                        self._drop(queue, frozenset(answer.lost))
+                    self._drop(queue, frozenset(answer.lost))
                     queue.ended = queue.ended or (answer.ended and answer.epoch == queue.epoch)
             self._changed.notify_all()
 
     def _drop(self, queue: _Queue, lost: frozenset[int]) -> None:
-        queue.leases = deque(lease for lease in queue.leases if lease.attempt not in lost)
-        if queue.current is not None and queue.current.lease.attempt in lost:
-            queue.current.is_lost = True
-
-    def _next(self, name: str, queue: _Queue) -> Lease | None:
-        with self._changed:
-            self._changed.wait_for(lambda: queue.leases or queue.ended or queue.problem is not None)
-            if queue.problem is not None:
-                raise BadInput(queue.problem)
-            return queue.leases.popleft() if queue.leases else None
-
-    def _put_back(self, name: str, queue: _Queue, shard: Shard) -> None:
-        """The loop was left inside a shard: it goes on there if it is entered again."""
-        with self._changed:
-            queue.current = None
-            if not shard.is_lost:
-                queue.leases.appendleft(replace(shard.lease, done=shard.done))
-        self._say(name, progress=(Progress(shard.lease.attempt, shard.done),))
+        if lost:
+            queue.leases = deque(lease for lease in queue.leases if lease.attempt not in lost)
+        for attempt in lost & queue.open.keys():
+            queue.open[attempt].is_lost = True
 
     def _say(self, name: str, *, completed: tuple[int, ...] = (), progress: tuple[Progress, ...] = ()) -> None:
         with self._changed:
             queue = self._queues[name]
-            shard = queue.current
-            if shard is not None and not shard.is_lost and shard.done != shard.reported:
-                shard.reported = shard.done
-                progress += (Progress(shard.lease.attempt, shard.done),)
+            for shard in queue.open.values():
+                if not shard.is_lost and shard.done != shard.reported:
+                    shard.reported = shard.done
+                    progress += (Progress(shard.lease.attempt, shard.done),)
             queue.reported_at = time.monotonic()
-            word = ShardsSaid(dataset=name, epoch=queue.epoch, completed=completed, progress=progress, want=queue.want)
+            word = ShardsSaid(
+                dataset=name,
+                epoch=queue.epoch,
+                completed=completed,
+                progress=progress,
+                want=queue.prefetch + max(0, len(queue.open) - 1),
+            )
         self._send(word)
 
 

@@ -1,0 +1,110 @@
+"""Data for PyTorch in one process: what the loader's workers see, and the fixed order."""
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import shoal.torch as elastic
+import shoal.trainer
+from shoal.core.errors import BadInput
+
+pytestmark = pytest.mark.torch
+
+
+class Numbers(Dataset[Any]):
+    """Record i is the number i, and who read it."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, os.getpid()
+
+
+def a_job(size: int = 103, shard: int = 10, **more: Any) -> shoal.trainer.Job:
+    job = shoal.trainer.join({})
+    job.dataset("train", size=size, shard_size=shard, shuffle="samples", **more)
+    return job
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_sees_every_record_once_whoever_reads_it(num_workers: int) -> None:
+    loader = elastic.ShardLoader(a_job(epochs=2).data, "train", Numbers(), batch_size=8, num_workers=num_workers)
+    seen, readers = Counter[int](), set()
+    for indices, pids in loader:
+        seen.update(indices.tolist())
+        readers |= set(pids.tolist())
+    assert seen == Counter(dict.fromkeys(range(103), 2))
+    assert len(readers) == (num_workers or 1)
+    assert num_workers == 0 or os.getpid() not in readers
+
+
+def test_a_loop_that_is_left_and_entered_again_goes_on_where_it_was() -> None:
+    job = a_job()
+    loader = elastic.ShardLoader(job.data, "train", Numbers(), batch_size=8)
+    seen: list[int] = []
+    for number, (indices, _) in enumerate(loader):
+        if number == 5:
+            break  # this batch was not trained
+        seen += indices.tolist()
+    for indices, _ in loader:
+        seen += indices.tolist()
+    assert sorted(seen) == list(range(103))
+
+
+def test_a_batch_size_of_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match="batch_size must be at least 1, got 0"):
+        elastic.ShardLoader(a_job().data, "train", Numbers(), batch_size=0)
+
+
+def a_state(**more: Any) -> elastic.State:
+    model = torch.nn.Linear(1, 1)
+    return elastic.State(model=model, optimizer=torch.optim.SGD(model.parameters(), 0.1), **more)
+
+
+def trained_in_order(num_workers: int) -> list[list[int]]:
+    """The records of each micro-batch, in the order in which they are trained."""
+    seen: list[list[int]] = []
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        data = elastic.ordered(state, "train", size=50, epochs=2, seed=3)
+        for batches in data.steps(Numbers(), num_workers=num_workers):
+            for micro, (indices, _) in batches:
+                assert indices.tolist() == data.indices(micro)
+                seen.append(indices.tolist())
+                state.model(torch.ones(1, 1)).sum().backward()
+            state.commit()
+
+    train(a_state(micro_batches=3, micro_batch_size=4))
+    return seen
+
+
+def test_the_fixed_order_is_the_ledgers_with_and_without_loader_workers() -> None:
+    seen = trained_in_order(0)
+    assert trained_in_order(2) == seen
+    assert len(seen) == 2 * (50 // 12) * 3  # two epochs of whole global batches
+    for epoch in (seen[:12], seen[12:]):
+        assert len({index for batch in epoch for index in batch}) == 48
+    assert seen[:12] != seen[12:]
+
+
+def test_a_batch_that_follows_the_world_has_no_fixed_order() -> None:
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        elastic.ordered(state, "train", size=50)
+
+    with pytest.raises(SystemExit) as ended:
+        train(a_state(micro_batches="world", micro_batch_size=4))
+    assert ended.value.code == 76
+
+
+def test_a_step_that_is_not_committed_is_noticed() -> None:
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        for batches in elastic.ordered(state, "train", size=50).steps(Numbers()):
+            list(batches)
+
+    with pytest.raises(RuntimeError, match="step 0 was not committed"):
+        train(a_state(micro_batches=1, micro_batch_size=4))
