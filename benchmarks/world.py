@@ -7,8 +7,9 @@ train, or decode for itself bytes that another agent of its client process has d
 machine of their own for that, these share the cores with the master.
 
 Two peers. DLRover's master, whose known figures for 1,000 agents on such a machine are 7.0 s as it comes and 3.7 s with
-fast polling: not measured here, so a busy machine speaks against us in that row. And the physical limit: a bare aiohttp server that knows nothing, waits until the same number of messages has
-come in and broadcasts the same bytes, recorded from the real master's run before.
+fast polling: not measured here, so a busy machine speaks against us in that row. And the physical limit: a bare aiohttp
+server that knows nothing, waits until the same number of messages has come in and broadcasts the same bytes, recorded
+from the real master's run before.
 
 Each run has new processes; master and bare server take turns, the table has medians.
 """
