@@ -6,6 +6,7 @@ from torch import nn
 
 import shoal.torch as elastic
 from shoal.core.errors import BadInput
+from shoal.torch import tree
 from shoal.torch.takeover import describe_difference
 
 pytestmark = pytest.mark.torch
@@ -113,6 +114,23 @@ def test_a_step_taken_back_leaves_no_trace() -> None:
         assert state.step == 2
 
     train(a_state(Counting(), count=0, items=[]))
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_whoever_adopts_a_step_has_its_metrics(everything: bool) -> None:
+    @elastic.run
+    def train(state: elastic.State, steps: int) -> None:
+        while state.step < steps:
+            one_step(state)
+            state.commit()
+
+    source, behind = a_state(), a_state()
+    train(source, 2)
+    train(behind, 1)
+    assert source.metrics != behind.metrics
+    data, tensors = tree.pack(source.contents(everything=everything), "state")
+    behind.adopt(tree.Packed(data).unpack(tensors))
+    assert behind.metrics == source.metrics
 
 
 def test_what_cannot_be_sent_is_told_when_the_state_is_made() -> None:

@@ -241,7 +241,12 @@ class State:
 
     def contents(self, *, everything: bool) -> dict[str, Any]:
         """What others take over from this member: all of it, or what may differ even after the same step."""
-        common = {"step": self.step, "varying_batches": self._varying_batches, "loop": self._committed}
+        common = {
+            "step": self.step,
+            "varying_batches": self._varying_batches,
+            "metrics": dict(self.metrics),
+            "loop": self._committed,
+        }
         if not everything:
             return common | self._replica.essentials()
         return common | {"signature": self.signature()} | self._replica.everything()
@@ -250,6 +255,7 @@ class State:
         """Take over the source's `contents`."""
         self._replica.adopt(received)
         self.step, self._varying_batches = received["step"], received["varying_batches"]
+        self.metrics = received["metrics"]
         self._committed = tree.copied(received["loop"], "state")
         self._put_back()
 
