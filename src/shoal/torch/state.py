@@ -6,6 +6,8 @@ world changes only where a step begins, or inside a collective. Loop attributes 
 began or was committed: a step that is given up puts them back.
 """
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal
@@ -13,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from shoal.core.errors import BadInput
 from shoal.torch import tree
@@ -30,7 +32,8 @@ class State:
 
     `micro_batches`: how many a step has, over all workers: a number, None for the job's maximum of workers (so the
     global batch is fixed), or "world" for one per worker (so it follows the world's size). `metrics`: the names that
-    `micro.record` takes. `on_resize`: called with the state after each entry into a world.
+    `micro.record` takes; a `ReduceLROnPlateau` follows the first of them. `on_resize`: called with the state after
+    each entry into a world.
     """
 
     __slots__ = (
@@ -79,6 +82,8 @@ class State:
             raise BadInput(f"State: {taken[0]!r} is a name of the state's own and cannot be a loop attribute")
         if isinstance(micro_batches, int) and micro_batches < 1:
             raise BadInput(f"State: micro_batches must be at least 1, got {micro_batches}")
+        if isinstance(scheduler, ReduceLROnPlateau) and not metrics:
+            raise BadInput("State: ReduceLROnPlateau follows the first of the metrics, and metrics=() has none")
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.step = step
         """How many steps are committed."""
@@ -146,6 +151,11 @@ class State:
         stepper = self._running("commit()")
         if not stepper.under_way:
             raise RuntimeError("commit() outside a step: go through micro_batches() first")
+        if update and _wants_closure(type(self.optimizer)):
+            raise BadInput(
+                f"{type(self.optimizer).__name__}.step() wants a closure, which commit() has not: "
+                "call state.synchronize(), optimizer.step(closure) and state.commit(update=False)"
+            )
         if not update and stepper.totals is None:
             raise RuntimeError(
                 "commit(update=False): call synchronize() before optimizer.step(), or workers drift apart"
@@ -153,9 +163,7 @@ class State:
         totals = stepper.synchronize()
         committed = self._copied_loop()
         if update:
-            self.optimizer.step()
-            if self.scheduler is not None:
-                self.scheduler.step()
+            self._update(totals.metrics)
         stepper.commit()
         self._varying_batches += stepper.micro_batches
         self.step += 1
@@ -305,6 +313,21 @@ class State:
             raise RuntimeError(f"{what} works inside a function decorated with @run")
         return self._stepper
 
+    def _update(self, metrics: Mapping[str, float]) -> None:
+        """Nothing may fail once the first parameter is written."""
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.optimizer.step()
+            if self.scheduler is not None:
+                self.scheduler.step()
+            return
+        followed = self._names[0]
+        if followed not in metrics:
+            raise BadInput(
+                f"ReduceLROnPlateau follows {followed!r}: record it in every step, micro.record({followed}=...)"
+            )
+        self.optimizer.step()
+        self.scheduler.step(metrics[followed])
+
     def _copied_loop(self) -> dict[str, Any]:
         return {name: tree.copied(value, f"state.{name}") for name, value in self._loop.items()}
 
@@ -323,3 +346,10 @@ class State:
         with torch.no_grad():
             tensor.copy_(copy)
         return tensor
+
+
+@functools.cache
+def _wants_closure(kind: type[Optimizer]) -> bool:
+    """Its `step()` computes the loss again, perhaps several times; `commit()` can do that for no one."""
+    _, *arguments = inspect.signature(kind.step).parameters.values()
+    return any(a.default is a.empty and a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) for a in arguments)

@@ -2,7 +2,7 @@
 
 A tree is None, bool, int, float, str, bytes, a tensor, or a list, tuple, dict, OrderedDict or Counter of trees.
 Anything else is an error that names its path, such as `state.history[3]: <class 'Foo'> cannot be sent`. Subclasses do
-not count: what arrives must be what was sent.
+not count: what arrives must be what was sent. Numpy's scalars are the one exception: they arrive as Python's.
 """
 
 from collections import Counter, OrderedDict
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,7 @@ Specs = list[tuple[torch.dtype, str, list[int]]]
 
 def copied(value: Any, path: str) -> Any:
     """A copy that shares nothing mutable with `value`; raises `BadInput` where something is no tree."""
+    value = _without_numpy(value)
     kind = type(value)
     if kind in _SCALARS:
         return _checked_int(value, path) if kind is int else value
@@ -66,6 +68,7 @@ class Packed:
 
 
 def _packed(value: Any, path: str, tensors: list[Tensor]) -> Any:
+    value = _without_numpy(value)
     kind = type(value)
     if kind in _SCALARS:
         return _checked_int(value, path) if kind is int else value
@@ -105,6 +108,11 @@ def _dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def _without_numpy(value: Any) -> Any:
+    """Numpy's numbers get everywhere: a lambda of a scheduler that uses `np.cos` is enough."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _checked_int(value: int, path: str) -> int:
     if not -(1 << 63) <= value < 1 << 64:
         raise BadInput(f"{path}: the number {value} cannot be sent: it has more than 64 bits")
@@ -112,6 +120,7 @@ def _checked_int(value: int, path: str) -> int:
 
 
 def _checked_key(key: Any, path: str) -> Any:
+    key = _without_numpy(key)
     if type(key) not in _SCALARS and type(key) is not tuple:
         raise BadInput(f"{path}: a key of {type(key)} cannot be sent")
     return copied(key, f"{path} key {key!r}")
