@@ -6,7 +6,6 @@ world changes only where a step begins, or inside a collective. Loop attributes 
 began or was committed: a step that is given up puts them back.
 """
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -53,6 +52,7 @@ class State:
         "_seed",
         "_stepper",
         "_varying_batches",
+        "_wants_closure",
         "metrics",
         "model",
         "optimizer",
@@ -93,6 +93,7 @@ class State:
         self._names, self._on_resize = tuple(metrics), on_resize
         self._overlap, self._bucket_bytes = overlap, bucket_bytes
         self._varying_batches = 0
+        self._wants_closure = _closure_wanted(type(optimizer))
         self._norms = Norms(model)
         self._buffers = Buffers(model, self._norms)
         self._replica = Replica(model, optimizer, scheduler, self._buffers)
@@ -151,7 +152,7 @@ class State:
         stepper = self._running("commit()")
         if not stepper.under_way:
             raise RuntimeError("commit() outside a step: go through micro_batches() first")
-        if update and _wants_closure(type(self.optimizer)):
+        if update and self._wants_closure:
             raise BadInput(
                 f"{type(self.optimizer).__name__}.step() wants a closure, which commit() has not: "
                 "call state.synchronize(), optimizer.step(closure) and state.commit(update=False)"
@@ -348,8 +349,7 @@ class State:
         return tensor
 
 
-@functools.cache
-def _wants_closure(kind: type[Optimizer]) -> bool:
+def _closure_wanted(kind: type[Optimizer]) -> bool:
     """Its `step()` computes the loss again, perhaps several times; `commit()` can do that for no one."""
     _, *arguments = inspect.signature(kind.step).parameters.values()
     return any(a.default is a.empty and a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) for a in arguments)
