@@ -9,10 +9,10 @@ import aiohttp
 
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.wire.codec import Decoder, encode
-from shoal.wire.messages import MAX_MESSAGE, PROTOCOL, FromAgent, FromMaster, Hello, Refuse, Welcome
+from shoal.wire.messages import MAX_COMMAND, PROTOCOL, FromAgent, FromMaster, Hello, Refuse, Welcome
 from shoal.wire.tls import fingerprint_bytes
 
-_decoder: Decoder[FromMaster] = Decoder(FromMaster, limit=MAX_MESSAGE)
+_decoder: Decoder[FromMaster] = Decoder(FromMaster, limit=MAX_COMMAND)
 
 PING_SECONDS = 10.0
 """A master that answers no ping for half of this after it is counted as disconnected: a silent dead peer
@@ -82,7 +82,7 @@ async def _open(
         return await session.ws_connect(
             url.rstrip("/") + "/agent",
             headers={"Authorization": f"Bearer {token}"},
-            max_msg_size=MAX_MESSAGE,
+            max_msg_size=MAX_COMMAND,
             compress=0,
             heartbeat=PING_SECONDS,
             ssl=aiohttp.Fingerprint(fingerprint_bytes(fingerprint)) if fingerprint else True,

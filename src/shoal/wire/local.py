@@ -20,6 +20,7 @@ import msgspec
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
+    MAX_COMMAND,
     MAX_MESSAGE,
     Commit,
     Interrupt,
@@ -118,7 +119,7 @@ class Attached(Message, frozen=True, kw_only=True):
 FromAgentLocal = Attached | Refuse | Prepare | Commit | StorePush | Pause | Interrupt | Release
 
 process_decoder: Decoder[FromProcess] = Decoder(FromProcess, limit=MAX_MESSAGE)
-agent_decoder: Decoder[FromAgentLocal] = Decoder(FromAgentLocal, limit=MAX_MESSAGE)
+agent_decoder: Decoder[FromAgentLocal] = Decoder(FromAgentLocal, limit=MAX_COMMAND)
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -203,8 +204,8 @@ class LocalLink:
     def _receive(self) -> FromAgentLocal:
         header = self._read(HEADER.size)
         (length,) = HEADER.unpack(header)
-        if length > MAX_MESSAGE:
-            raise ProtocolError(f"message of {length} bytes, at most {MAX_MESSAGE} are read")
+        if length > MAX_COMMAND:
+            raise ProtocolError(f"message of {length} bytes, at most {MAX_COMMAND} are read")
         return agent_decoder.decode(self._read(length))
 
     def _read(self, count: int) -> bytes:
