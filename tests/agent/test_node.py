@@ -15,6 +15,7 @@ from shoal.wire.local import FromProcess, LocalAck, LocalFinished, LocalReady, R
 from shoal.wire.messages import (
     Ack,
     Commit,
+    DumpStacks,
     Exited,
     FromMaster,
     Heartbeat,
@@ -220,6 +221,14 @@ def test_kill_is_for_its_own_incarnation_and_asks_only_attached_processes_for_st
     assert core.told(n, order)[1] == (core.KillProcesses((0, 1), (0,), "hang"),)
     late = Kill(incarnation=9, local_ranks=(0,), dump_first=True, reason="hang")
     assert core.told(n, late)[1] == ()
+
+
+def test_stacks_are_asked_of_the_processes_named_or_of_all_that_are_attached() -> None:
+    n = in_a_world(an_sdk_node(slots=3))
+    n, _ = core.detached(n, 1)
+    assert core.told(n, DumpStacks(incarnation=1, local_ranks=(0, 1)))[1] == (core.DumpProcesses((0,)),)
+    assert core.told(n, DumpStacks(incarnation=1, local_ranks=()))[1] == (core.DumpProcesses((0, 2)),)
+    assert core.told(n, DumpStacks(incarnation=9, local_ranks=()))[1] == ()
 
 
 def test_the_first_reason_to_end_stays_and_a_second_signal_kills() -> None:

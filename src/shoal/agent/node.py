@@ -276,7 +276,8 @@ def told(n: Node, message: FromMaster) -> Step:
             dump = _among(ranks, _which(n, lambda slot: slot.attached)) if message.dump_first else ()
             return n, (KillProcesses(ranks, dump, message.reason),) if ranks else ()
         case DumpStacks(incarnation=incarnation) if incarnation == n.incarnation:
-            ranks = _among(message.local_ranks, _which(n, lambda slot: slot.attached))
+            wanted = message.local_ranks or tuple(range(len(n.slots)))
+            ranks = _among(wanted, _which(n, lambda slot: slot.attached))
             return n, (DumpProcesses(ranks),) if ranks else ()
         case Kill() | DumpStacks():
             return n, ()  # about processes that are no more
