@@ -244,6 +244,32 @@ def test_the_first_reason_to_end_stays_and_a_second_signal_kills() -> None:
     assert core.overdue(n)[1] == ()
 
 
+def test_a_node_that_joined_by_itself_leaves_when_it_is_told_to_end() -> None:
+    n = replace(in_a_world(an_sdk_node()), joined=True)
+    n, effects = core.signalled(n, 2, "SIGINT", grace=30.0)
+    assert effects == (core.StopProcesses((0, 1), 30.0),)
+    n, effects = core.ended(n, 0, ProcessExit(code=143))
+    assert effects == ()
+    n, effects = core.ended(n, 1, ProcessExit(code=143))
+    assert effects == (core.Send(Left(incarnation=1)), core.End(130, "ends: got SIGINT"))
+
+
+def test_a_node_that_nobody_knows_yet_has_nothing_to_leave() -> None:
+    n = core.a_node(name="", incarnation=1, slots=1, plain_grace=1.0, joined=True)
+    assert core.signalled(n, 2, "SIGINT", grace=30.0)[1] == (core.End(130, "ends: got SIGINT"),)
+
+
+def test_a_report_of_an_earlier_world_tells_nothing_of_this_one() -> None:
+    n = in_a_world(an_sdk_node(slots=1))
+    report = Report(generation=1, rank=0, step=3, collectives=40, busy="eval", samples=None, metrics={})
+    n, _ = core.said(n, 0, report)
+    assert n.report(0) == report
+    n, _ = core.told(n, Pause(generation=1, reason="a node joins"))
+    n, _ = core.said(n, 0, LocalReady(step=3))
+    n = in_a_world(n, generation=2)
+    assert n.report(0) is None
+
+
 # Anything, in any order ----------------------------------------------------------------------------------
 
 Event = Callable[[core.Node], tuple[str, core.Step]]

@@ -124,6 +124,8 @@ class Node:
     incarnation: int = 1
     slots: tuple[Slot, ...]
     plain_grace: float
+    joined: bool = False
+    """It came by itself: when it is told to end, nobody starts another in its place."""
     sdk: bool = False
     welcomed: bool = False
     pending: World | None = None
@@ -152,14 +154,19 @@ class Node:
             return all(slot.ready for slot in self.slots)
         return all(slot.phase is Phase.IDLE for slot in self.slots)
 
+    def report(self, local_rank: int) -> Report | None:
+        """What the process last said of the world it is in; what it said in an earlier one tells nothing of this."""
+        report = self.slots[local_rank].report
+        return report if report is not None and report.generation == self.generation else None
+
     def rank(self, local_rank: int) -> int | None:
         """The process's rank in the committed world, if there is one."""
         member = None if self.world is None else self.world.member(NodeId(self.name))
         return None if member is None else member.base_rank + local_rank
 
 
-def a_node(*, name: str, incarnation: int, slots: int, plain_grace: float) -> Node:
-    return Node(name=name, incarnation=incarnation, slots=(Slot(),) * slots, plain_grace=plain_grace)
+def a_node(*, name: str, incarnation: int, slots: int, plain_grace: float, joined: bool = False) -> Node:
+    return Node(name=name, incarnation=incarnation, slots=(Slot(),) * slots, plain_grace=plain_grace, joined=joined)
 
 
 # What must be done ---------------------------------------------------------------------------------------
@@ -535,11 +542,17 @@ def _failed(n: Node, local_rank: int, exit: ProcessExit, told_master: Exited) ->
 
 
 def signalled(n: Node, number: int, name: str, *, grace: float) -> Step:
-    """The agent got a signal that ends it. A second one ends it at once."""
+    """The agent got a signal that ends it. A second one ends it at once.
+
+    A node that joined by itself leaves by itself: that is said when its processes have ended. One that was started
+    for the job is a loss, and the master hears of each process that ends.
+    """
     n = replace(n, signals=n.signals + 1)
     if n.ending is not None:
         return n, (StopProcesses(_running(n), 0.0),) if n.signals > 1 and _running(n) and not n.ended else ()
-    return _end(n, Ending(code=128 + number, line=f"ends: got {name}", tells_exits=True), grace)
+    left = Left(incarnation=n.incarnation) if n.joined and n.welcomed else None
+    ending = Ending(code=128 + number, line=f"ends: got {name}", goodbye=left, tells_exits=not n.joined)
+    return _end(n, ending, grace)
 
 
 def cut_off(n: Node, *, code: int, reason: str, grace: float) -> Step:
