@@ -20,7 +20,8 @@ from shoal import agent
 url, logs, script, slots, node = sys.argv[1:]
 settings = agent.AgentSettings(
     master=url, token={TOKEN!r}, job="mnist", node=node or None, slots=int(slots),
-    command=(sys.executable, "-c", script), python=sys.executable, host="here", environment=dict(os.environ), log_dir=Path(logs), grace=5.0,
+    command=(sys.executable, "-c", script), python=sys.executable, host="here", environment=dict(os.environ),
+    log_dir=Path(logs), grace=5.0,
 )
 sys.exit(asyncio.run(agent.run(settings)))
 """

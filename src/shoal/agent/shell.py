@@ -11,7 +11,7 @@ Exit codes of the agent process:
 | 1       | the agent failed: no master for too long, bytes that are no messages, no address to bind to |
 | 76      | the master refuses this agent: starting it again cannot help                                |
 | 77      | as 0, and a training process had said that it leaves (exit 77)                              |
-| 128 + n | signal n ended the node                                                                     |
+| 128 + n | signal n ended the node; the master was told that it left if it had joined by itself        |
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from shoal.agent.environment import arguments, environment
 from shoal.agent.failures import OomCounter, error_of
 from shoal.agent.guard import Guard
 from shoal.agent.link import MasterLink
-from shoal.agent.output import Console, LogFile, printable
+from shoal.agent.output import Console, LogFile, Route, printable
 from shoal.agent.plain_store import PlainStore
 from shoal.agent.processes import Process
 from shoal.agent.settings import SECRETS, AgentSettings, PrefixStyle, Streams
@@ -83,6 +83,7 @@ class Shell:
             incarnation=settings.incarnation,
             slots=settings.slots,
             plain_grace=settings.plain_grace,
+            joined=settings.node is None,
         )
         self._steps: deque[Callable[[core.Node], core.Step]] = deque()
         self._doing = False
@@ -369,17 +370,15 @@ class Shell:
             return None
         return directory
 
-    def _outputs(
-        self, local_rank: int, stream: str, logs: Path | None
-    ) -> tuple[LogFile | None, Callable[[str], None] | None]:
+    def _outputs(self, local_rank: int, stream: str, logs: Path | None) -> Route:
         which = Streams.STDOUT if stream == "stdout" else Streams.STDERR
         file = None
         if logs is not None and which in self._settings.to_file(local_rank):
             file = LogFile(logs / f"{stream}.log", failed=self.note)
         if which not in self._settings.to_console(local_rank):
-            return file, None
+            return Route(file=file)
         console = self._consoles[stream]
-        return file, lambda line: console.line(self._prefix(local_rank) + line)
+        return Route(file=file, show=lambda line: console.line(self._prefix(local_rank) + line), console=console)
 
     def _prefix(self, local_rank: int) -> str:
         rank = self._node.rank(local_rank)
@@ -415,14 +414,14 @@ class Shell:
     def _stat(self, local_rank: int, process: Process, used: dict[int, Usage]) -> ProcessSeen | None:
         if process.pid not in used:
             return None  # it ended since we looked
-        seen, report = used[process.pid], self._node.slots[local_rank].report
+        seen, report, last = used[process.pid], self._node.report(local_rank), self._node.slots[local_rank].report
         return ProcessSeen(
             local_rank=local_rank,
             pid=process.pid,
             stopped=seen.stopped,
             cpu=seen.cpu,
             memory_bytes=seen.memory_bytes,
-            step=None if report is None else report.step,
+            step=None if last is None else last.step,
             collectives=0 if report is None else report.collectives,
             busy=None if report is None else report.busy,
         )
