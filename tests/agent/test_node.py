@@ -31,7 +31,6 @@ from shoal.wire.messages import (
     Release,
     Restart,
     Stop,
-    Succeeded,
     Welcome,
 )
 
@@ -251,7 +250,7 @@ def test_a_node_that_joined_by_itself_leaves_when_it_is_told_to_end() -> None:
     n, effects = core.ended(n, 0, ProcessExit(code=143))
     assert effects == ()
     n, effects = core.ended(n, 1, ProcessExit(code=143))
-    assert effects == (core.Send(Left(incarnation=1)), core.End(130, "ends: got SIGINT"))
+    assert effects == (core.End(130, "ends: got SIGINT", goodbye=Left(incarnation=1)),)
 
 
 def test_a_node_that_nobody_knows_yet_has_nothing_to_leave() -> None:
@@ -369,14 +368,13 @@ def _check(name: str, before: core.Node, n: core.Node, effects: tuple[core.Effec
                 assert n.pending.generation == ack.generation
                 assert ack.generation not in acked or name == "welcome", f"{name}: acknowledged twice"
                 acked.add(ack.generation)
-            case core.Send(message=Succeeded() | Left()):
+            case core.End(goodbye=goodbye):
                 assert n.ended
-            case core.End():
-                assert n.ended
+                assert goodbye is None or goodbye.incarnation == n.incarnation
                 assert not any(_runs(n, rank) for rank in range(len(n.slots)))
             case _:
                 pass
-        if isinstance(effect, core.Send) and not isinstance(effect.message, Hello | Heartbeat | Exited | Left):
+        if isinstance(effect, core.Send) and not isinstance(effect.message, Hello | Heartbeat | Exited):
             assert effect.message.incarnation == n.incarnation
 
 

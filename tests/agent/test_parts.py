@@ -102,6 +102,21 @@ async def test_a_console_that_nobody_reads_holds_nobody_up_and_the_lines_it_cost
     assert last == f"[shoal] {50_000 - len(shown)} lines are not shown: the console was too slow"
 
 
+async def test_the_last_lines_get_through_as_long_as_the_console_takes_some() -> None:
+    reading, writing = os.pipe()
+    console = Console(writing)
+    for i in range(20_000):
+        console.line(f"line {i}")
+    flushed = asyncio.create_task(console.flush(0.3))
+    got = b""
+    while not flushed.done():  # each time after a while, and less than there is
+        await asyncio.sleep(0.1)
+        got += os.read(reading, 65536)
+    os.close(writing)
+    got += await read_all(reading)
+    assert got.decode().splitlines() == [f"line {i}" for i in range(20_000)]
+
+
 async def test_a_file_takes_everything(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "console", os.O_WRONLY | os.O_CREAT)
     console = Console(fd, limit=100, patience=0.0)

@@ -237,8 +237,11 @@ class CloseStore:
 
 @dataclass(frozen=True, slots=True)
 class End:
+    """Nothing of the node runs any more. The goodbye comes after all that was printed: the master may end us for it."""
+
     code: int
     line: str
+    goodbye: FromAgent | None = None
 
 
 Effect = (
@@ -566,7 +569,7 @@ def overdue(n: Node) -> Step:
         return n, ()
     stuck = ", ".join(str(n.slots[rank].pid) for rank in _running(n))
     line = f"{n.ending.line}; the kernel keeps {stuck}"
-    return replace(n, ended=True), (*_goodbye(n.ending), End(n.ending.code or 1, line))
+    return replace(n, ended=True), (End(n.ending.code or 1, line, n.ending.goodbye),)
 
 
 # How the next state follows ------------------------------------------------------------------------------
@@ -640,11 +643,7 @@ def _end_if_over(n: Node) -> Step:
         return n, ()
     left = any(slot.exit is not None and slot.exit.code == EXIT_LEFT for slot in n.slots)
     code = EXIT_LEFT if left and n.ending.code == 0 else n.ending.code
-    return replace(n, ended=True), (*_goodbye(n.ending), End(code, n.ending.line))
-
-
-def _goodbye(ending: Ending) -> tuple[Effect, ...]:
-    return () if ending.goodbye is None else (Send(ending.goodbye),)
+    return replace(n, ended=True), (End(code, n.ending.line, n.ending.goodbye),)
 
 
 def _tell_interrupt(n: Node, world: World, reason: str) -> tuple[Effect, ...]:

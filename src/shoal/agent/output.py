@@ -20,6 +20,7 @@ TAIL = 16 * 1024
 """Bytes of the end of a stream that are kept, to tell why a process failed."""
 _AT_ONCE = 4096
 """PIPE_BUF: what a pipe that is ready takes without blocking."""
+_FLUSH_TRIES = 5
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|.)?")
@@ -99,16 +100,20 @@ class Console:
         return True
 
     async def flush(self, seconds: float) -> None:
-        """Give a slow console this long for what still waits."""
+        """Give a slow console time for what still waits: this long as long as it takes something, but not for ever."""
         if not self._closed:
             self._tell_dropped()
             if not self._writing:
                 self._write()
-        try:
-            async with asyncio.timeout(seconds):
-                await self._drained.wait()
-        except TimeoutError:
-            pass  # it has had its chance
+        for _ in range(_FLUSH_TRIES):
+            before = self._size
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._drained.wait()
+            except TimeoutError:
+                pass
+            if not self._size or self._size == before:
+                break  # it has taken all, or has had its chance
         self._let_go()
         self._stop()
 

@@ -114,6 +114,9 @@ class Shell:
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(self._keep_link()), tasks.create_task(self._beat())]
                 end = await self._over
+                await self._flush()
+                if end.goodbye is not None:
+                    self._link.send(end.goodbye)
                 await self._link.emptied(self._settings.goodbye_wait)
                 for task in background:
                     task.cancel()
@@ -121,9 +124,12 @@ class Shell:
             await self._clean_up()
         if end.code != 0:
             self.note(f"{end.line} (exit {end.code})")
+        await self._flush()
+        return end.code
+
+    async def _flush(self) -> None:
         for console in self._consoles.values():
             await console.flush(self._settings.flush_wait)
-        return end.code
 
     async def _clean_up(self) -> None:
         loop = asyncio.get_running_loop()
