@@ -143,7 +143,7 @@ class AgentServer:
         except OSError as exc:
             await self._runner.cleanup()
             where = f"{self._listen.host}:{self._listen.port}"
-            raise BadInput(f"cannot listen on {where}: {exc.strerror or exc}; give another port") from exc
+            raise BadInput(f"cannot listen on {where}: {exc.strerror or exc}; give another address or port") from exc
         self.port = self._runner.addresses[0][1]
 
     @property
