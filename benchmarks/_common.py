@@ -1,8 +1,8 @@
 """What the benchmarks share: their command line, their rows, and an end to whatever they started.
 
 A benchmark is a list of rows. A row says who did what in words, the number, and beside it a peer's number for the same
-thing from the same run; `ratio` is how many times better ours is, whichever direction is better. Benchmarks never
-assert a time: machines differ, the numbers are for people to judge.
+thing, from the same run unless its name says otherwise; `ratio` is how many times better ours is, whichever direction
+is better. Benchmarks never assert a time: machines differ, the numbers are for people to judge.
 """
 
 import argparse

@@ -150,6 +150,59 @@ class TorchrunFleet:
             node.wait()
 
 
+class DlroverFleet:
+    """DLRover's local master, and one `dlrover-run` for each node; the first node is never killed."""
+
+    def __init__(self, job: Job, *flags: str) -> None:
+        launcher = shutil.which("dlrover-run")
+        assert launcher is not None, "dlrover-run is not installed"
+        self._job = job
+        self._flags = flags
+        self._launcher = Path(launcher)
+        self._port = _free_port()
+        self._master: subprocess.Popen[bytes] | None = None
+        self._nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, nodes: int) -> None:
+        command = (
+            *(str(self._launcher.with_name("python")), "-m", "dlrover.python.master.main", "--platform=local"),
+            *(f"--port={self._port}", f"--node_num={self._job.nodes[1]}", "--job_name=benchmark"),
+        )
+        self._master = _popen(command, self._job.folder / "dlrover-master.log", environment=ENVIRONMENT)
+        for _ in range(nodes):
+            self.add_node()
+
+    def add_node(self) -> None:
+        number = len(self._nodes)
+        names = ("NODE_RANK", "NODE_ID", "WORKER_ID", "WORKER_RANK")
+        environment = {
+            **ENVIRONMENT,
+            **dict.fromkeys(names, str(number)),
+            "NODE_NUM": str(self._job.nodes[1]),
+            "NODE_TYPE": "worker",
+            "POD_IP": "127.0.0.1",
+            "JOB_NAME": "benchmark",
+            "DLROVER_MASTER_ADDR": f"127.0.0.1:{self._port}",
+        }
+        command = (
+            *(str(self._launcher), _nnodes(self._job), "--nproc_per_node=1", "--max_restarts=100"),
+            *(*self._flags, *self._job.command),
+        )
+        self._nodes.append(_popen(command, self._job.folder / f"dlrover-{number}.log", environment=environment))
+
+    def node_of(self, pid: int) -> psutil.Process:
+        return _ancestor(pid, lambda process: process.pid in {node.pid for node in self._nodes})
+
+    def may_lose(self, node: psutil.Process) -> bool:
+        return node.pid != self._nodes[0].pid
+
+    def end(self) -> None:
+        started = [*self._nodes, *([self._master] if self._master else [])]
+        kill_all([process for each in started for process in tree(each.pid)])
+        for each in started:
+            each.wait()
+
+
 class ShoalFleet:
     """One `shoal run` with its agents on this machine."""
 

@@ -2,9 +2,9 @@
 
 Who: Shoal with the SDK (`scripts/elastic.py`); Shoal with a script that knows nothing of it, and torchrun with the very
 same script (`scripts/plain.py`, plain DDP). torchrun is *tuned* (monitor interval 0.1 s, last call 1 s, dead after 3
-heartbeats of 1 s, no shared store, without which joins hang), and in the full run also as it comes, which takes
-minutes. All on this machine: three nodes of one process, a perceptron of 85,000 parameters with gloo, one thread each,
-steps of at least 10 ms.
+heartbeats of 1 s, no shared store: with it joins hang), and in the full run also as it comes, which takes minutes.
+`dlrover-run` takes part in the full run when it is on the PATH, tuned in the same way. All on this machine: three nodes
+of one process, a perceptron of 85,000 parameters with gloo, one thread each, steps of at least 10 ms.
 
 What: one life of a job is: two nodes train, a third is added, a worker is killed, a node (agent and worker) is killed,
 with SIGKILL and at a random point of a step, never the node that hosts torchrun's store. Every process writes the time
@@ -24,6 +24,7 @@ import contextlib
 import itertools
 import math
 import random
+import shutil
 import statistics
 import time
 from collections import defaultdict
@@ -34,7 +35,7 @@ from enum import StrEnum
 import psutil
 
 from _common import Row, kill_all, parse_options, progress, report, tree
-from _fleets import Finished, Fleet, GaveUp, Job, OutOfTime, ShoalFleet, TorchrunFleet, Trial
+from _fleets import DlroverFleet, Finished, Fleet, GaveUp, Job, OutOfTime, ShoalFleet, TorchrunFleet, Trial
 
 NODES = 3
 STEADY_STEPS = 15
@@ -72,6 +73,13 @@ TORCHRUN = System(
     make=lambda job: TorchrunFleet(job, *TUNED, share_store=False),
     bound=30,
     start=60,
+)
+DLROVER = System(
+    name="dlrover-run, tuned",
+    script="plain.py",
+    make=lambda job: DlroverFleet(job, "--monitor_interval=0.1", "--rdzv_conf=lastcall_timeout=1"),
+    bound=60,
+    start=120,
 )
 TORCHRUN_DEFAULT = System(name="torchrun, default", script="plain.py", make=TorchrunFleet, bound=120, start=120)
 
@@ -266,7 +274,8 @@ def main() -> None:
     if options.quick:
         peers, rounds, until = [TORCHRUN], 3, time.monotonic() + QUICK_SECONDS
     else:
-        peers, rounds, until = [TORCHRUN, TORCHRUN_DEFAULT], 10, math.inf
+        installed = [DLROVER] if shutil.which("dlrover-run") else []
+        peers, rounds, until = [TORCHRUN, TORCHRUN_DEFAULT, *installed], 10, math.inf
     live_in_turns([SDK, *peers, PLAIN], results, rounds=rounds, until=until)
     what = f"{NODES} nodes of 1 process, 85,000 parameters, gloo; medians of (n) attempts"
     report("recovery", what, list(rows(results, peers)), options)

@@ -9,18 +9,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.agent.real_agents import Agents
-from tests.agent.small_master import TOKEN, SmallMaster
+from tests.agent.small_master import TOKEN, SmallMaster, a_master
 
-from shoal.wire.messages import Exited
+from shoal.wire.messages import Exited, Left
 
 AGENT = f"""
 import asyncio, os, sys
 from pathlib import Path
 from shoal import agent
-url, logs, script, slots = sys.argv[1:]
+url, logs, script, slots, node = sys.argv[1:]
 settings = agent.AgentSettings(
-    master=url, token={TOKEN!r}, job="mnist", node="worker-0", command=(sys.executable, "-c", script), slots=int(slots),
-    python=sys.executable, host="here", environment=dict(os.environ), log_dir=Path(logs), grace=5.0,
+    master=url, token={TOKEN!r}, job="mnist", node=node or None, slots=int(slots),
+    command=(sys.executable, "-c", script), python=sys.executable, host="here", environment=dict(os.environ),
+    log_dir=Path(logs), grace=5.0,
 )
 sys.exit(asyncio.run(agent.run(settings)))
 """
@@ -36,10 +37,10 @@ time.sleep(600)
 
 @asynccontextmanager
 async def an_agent(
-    master: SmallMaster, agents: Agents, script: str, slots: int = 1
+    master: SmallMaster, agents: Agents, script: str, slots: int = 1, node: str = "worker-0"
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", AGENT, master.url, str(agents.directory / "logs"), script, str(slots)
+        sys.executable, "-c", AGENT, master.url, str(agents.directory / "logs"), script, str(slots), node
     )
     try:
         yield process
@@ -123,6 +124,18 @@ async def test_a_signal_is_forwarded_and_the_end_reported(
         assert await agent.wait() == 128 + number
         await all_gone(found)
         assert (await master.hear(Exited)).code == 128 + signal.SIGTERM
+
+
+async def test_a_node_that_joined_by_itself_says_that_it_leaves(agents: Agents) -> None:
+    async with a_master(nodes=0) as master:
+        master.expect("worker-0")
+        async with an_agent(master, agents, WITH_A_CHILD.replace("SIG_IGN", "SIG_DFL"), node="") as agent:
+            found = await pids(agents)
+            agent.send_signal(signal.SIGINT)
+            assert await agent.wait() == 128 + signal.SIGINT
+            await all_gone(found)
+            await master.hear(Left)
+            assert not master.all(Exited)
 
 
 async def test_a_second_signal_does_not_wait_for_the_grace_period(master: SmallMaster, agents: Agents) -> None:

@@ -15,6 +15,7 @@ from shoal.wire.local import FromProcess, LocalAck, LocalFinished, LocalReady, R
 from shoal.wire.messages import (
     Ack,
     Commit,
+    DumpStacks,
     Exited,
     FromMaster,
     Heartbeat,
@@ -30,7 +31,6 @@ from shoal.wire.messages import (
     Release,
     Restart,
     Stop,
-    Succeeded,
     Welcome,
 )
 
@@ -222,6 +222,14 @@ def test_kill_is_for_its_own_incarnation_and_asks_only_attached_processes_for_st
     assert core.told(n, late)[1] == ()
 
 
+def test_stacks_are_asked_of_the_processes_named_or_of_all_that_are_attached() -> None:
+    n = in_a_world(an_sdk_node(slots=3))
+    n, _ = core.detached(n, 1)
+    assert core.told(n, DumpStacks(incarnation=1, local_ranks=(0, 1)))[1] == (core.DumpProcesses((0,)),)
+    assert core.told(n, DumpStacks(incarnation=1, local_ranks=()))[1] == (core.DumpProcesses((0, 2)),)
+    assert core.told(n, DumpStacks(incarnation=9, local_ranks=()))[1] == ()
+
+
 def test_the_first_reason_to_end_stays_and_a_second_signal_kills() -> None:
     n = in_a_world(an_sdk_node())
     n, effects = core.signalled(n, 15, "SIGTERM", grace=30.0)
@@ -233,6 +241,32 @@ def test_the_first_reason_to_end_stays_and_a_second_signal_kills() -> None:
     n, effects = core.ended(n, 1, ProcessExit(code=137))
     assert effects[-1] == core.End(143, "ends: got SIGTERM")
     assert core.overdue(n)[1] == ()
+
+
+def test_a_node_that_joined_by_itself_leaves_when_it_is_told_to_end() -> None:
+    n = replace(in_a_world(an_sdk_node()), joined=True)
+    n, effects = core.signalled(n, 2, "SIGINT", grace=30.0)
+    assert effects == (core.StopProcesses((0, 1), 30.0),)
+    n, effects = core.ended(n, 0, ProcessExit(code=143))
+    assert effects == ()
+    n, effects = core.ended(n, 1, ProcessExit(code=143))
+    assert effects == (core.End(130, "ends: got SIGINT", goodbye=Left(incarnation=1)),)
+
+
+def test_a_node_that_nobody_knows_yet_has_nothing_to_leave() -> None:
+    n = core.a_node(name="", incarnation=1, slots=1, plain_grace=1.0, joined=True)
+    assert core.signalled(n, 2, "SIGINT", grace=30.0)[1] == (core.End(130, "ends: got SIGINT"),)
+
+
+def test_a_report_of_an_earlier_world_tells_nothing_of_this_one() -> None:
+    n = in_a_world(an_sdk_node(slots=1))
+    report = Report(generation=1, rank=0, step=3, collectives=40, busy="eval", samples=None, metrics={})
+    n, _ = core.said(n, 0, report)
+    assert n.report(0) == report
+    n, _ = core.told(n, Pause(generation=1, reason="a node joins"))
+    n, _ = core.said(n, 0, LocalReady(step=3))
+    n = in_a_world(n, generation=2)
+    assert n.report(0) is None
 
 
 # Anything, in any order ----------------------------------------------------------------------------------
@@ -334,14 +368,13 @@ def _check(name: str, before: core.Node, n: core.Node, effects: tuple[core.Effec
                 assert n.pending.generation == ack.generation
                 assert ack.generation not in acked or name == "welcome", f"{name}: acknowledged twice"
                 acked.add(ack.generation)
-            case core.Send(message=Succeeded() | Left()):
+            case core.End(goodbye=goodbye):
                 assert n.ended
-            case core.End():
-                assert n.ended
+                assert goodbye is None or goodbye.incarnation == n.incarnation
                 assert not any(_runs(n, rank) for rank in range(len(n.slots)))
             case _:
                 pass
-        if isinstance(effect, core.Send) and not isinstance(effect.message, Hello | Heartbeat | Exited | Left):
+        if isinstance(effect, core.Send) and not isinstance(effect.message, Hello | Heartbeat | Exited):
             assert effect.message.incarnation == n.incarnation
 
 

@@ -1,5 +1,6 @@
 """The small parts: lines, errors, out-of-memory counters, usage, settings."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.agent.failures import LONGEST, OomCounter, error_of
-from shoal.agent.output import LONGEST_LINE, Lines, printable
+from shoal.agent.output import LONGEST_LINE, Console, Lines, Route, Stream, printable
 from shoal.agent.settings import AgentSettings, ReconnectSettings, Streams
 from shoal.agent.usage import Stat, Usage, look, parse, usage
 from shoal.core.errors import BadInput
@@ -55,6 +56,75 @@ def test_nothing_that_a_terminal_obeys_is_shown(line: bytes) -> None:
 
 def test_escape_sequences_go_as_a_whole_and_letters_stay() -> None:
     assert printable("\x1b[1;31mrot\x1b[0m \x1b]0;title\x07ok é 鱼\tx".encode()) == "rot ok é 鱼\tx"
+
+
+# Consoles ------------------------------------------------------------------------------------------------
+
+
+async def read_all(fd: int) -> bytes:
+    """Read to the end, in a thread, at the pace of the writer."""
+    with open(fd, "rb") as pipe:
+        return await asyncio.to_thread(pipe.read)
+
+
+async def print_lines(count: int, console: Console) -> None:
+    """As a training process does: it waits when its pipe is full."""
+    reading, writing = os.pipe()
+    stream = Stream(reading, Route(show=console.line, console=console))
+
+    def write() -> None:
+        with open(writing, "w") as pipe:
+            pipe.writelines(f"line {i}\n" for i in range(count))
+
+    await asyncio.to_thread(write)
+    stream.finish()
+
+
+async def test_a_console_that_is_read_shows_every_line_of_a_burst() -> None:
+    reading, writing = os.pipe()
+    console = Console(writing, limit=4096, patience=60.0)
+    reader = asyncio.create_task(read_all(reading))
+    await print_lines(50_000, console)
+    await console.flush(60.0)
+    os.close(writing)
+    assert (await reader).decode().splitlines() == [f"line {i}" for i in range(50_000)]
+
+
+async def test_a_console_that_nobody_reads_holds_nobody_up_and_the_lines_it_cost_are_counted() -> None:
+    reading, writing = os.pipe()
+    console = Console(writing, limit=4096, patience=0.01)
+    await print_lines(50_000, console)  # comes to an end
+    reader = asyncio.create_task(read_all(reading))
+    await console.flush(60.0)
+    os.close(writing)
+    *shown, last = (await reader).decode().splitlines()
+    assert shown == [f"line {i}" for i in range(len(shown))]
+    assert last == f"[shoal] {50_000 - len(shown)} lines are not shown: the console was too slow"
+
+
+async def test_the_last_lines_get_through_as_long_as_the_console_takes_some() -> None:
+    reading, writing = os.pipe()
+    console = Console(writing)
+    for i in range(20_000):
+        console.line(f"line {i}")
+    flushed = asyncio.create_task(console.flush(0.3))
+    got = b""
+    while not flushed.done():  # each time after a while, and less than there is
+        await asyncio.sleep(0.1)
+        got += os.read(reading, 65536)
+    os.close(writing)
+    got += await read_all(reading)
+    assert got.decode().splitlines() == [f"line {i}" for i in range(20_000)]
+
+
+async def test_a_file_takes_everything(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "console", os.O_WRONLY | os.O_CREAT)
+    console = Console(fd, limit=100, patience=0.0)
+    for i in range(10_000):
+        console.line(f"line {i}")
+    await console.flush(0.0)
+    os.close(fd)
+    assert (tmp_path / "console").read_text().splitlines() == [f"line {i}" for i in range(10_000)]
 
 
 # Why a process ended -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Whole agents with real training processes, against a master that really forms worlds."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -370,6 +371,24 @@ async def test_a_console_that_nobody_reads_does_not_stop_training(master: SmallM
     script = "for i in range(50000): print('a line of training output that fills pipes', i)"
     assert await agents.start(master, script, fds=(writing, writing), flush_wait=0.1) == 0
     assert agents.log().count("\n") == 50000
+    os.close(writing)
+    os.close(reading)
+
+
+async def test_success_is_told_after_the_last_line_was_shown(master: SmallMaster, agents: Agents) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    script = "for i in range(5000): print('a line of training output that fills pipes', i)"
+    agent = agents.start(master, script, fds=(writing, writing), flush_wait=30.0)
+    shown = b""
+    while not master.all(Succeeded):
+        await asyncio.sleep(0.05)
+        with contextlib.suppress(BlockingIOError):
+            shown += os.read(reading, 65536)
+    with contextlib.suppress(BlockingIOError):
+        shown += os.read(reading, 65536)
+    assert shown.count(b"\n") == 5000
+    assert await agent == 0
     os.close(writing)
     os.close(reading)
 

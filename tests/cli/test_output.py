@@ -3,6 +3,7 @@
 import io
 import os
 import threading
+import time
 
 from rich.console import Console
 from tests.cli.test_view import START, a_view
@@ -66,3 +67,15 @@ def test_on_a_terminal_lines_scroll_above_the_picture() -> None:
     assert "loss [red]0.5" in text
     assert "\x1b[2Jloss" not in text
     assert text.index("shoal: hello") < text.index("shoal: the end")
+
+
+def test_the_picture_is_gone_before_the_last_lines() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100, height=30, color_system=None)
+    printer = a_printer(io.BytesIO(), io.BytesIO(), console)
+    printer.show(a_view())
+    while "running" not in screen.getvalue():
+        time.sleep(0.01)
+    printer.close(["the end"])
+    text = screen.getvalue()
+    assert "running" not in text[text.index("shoal: the end") :]

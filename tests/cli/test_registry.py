@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.cli import jobs
 from shoal.cli.registry import KEPT, Entry, JobRecord, JobResult, JobState, Registry, home, process_started
 from shoal.core.errors import BadInput, ShoalError
 
@@ -176,3 +177,16 @@ def a_dead_pid() -> int:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     return child.pid
+
+
+def test_a_lost_job_is_news_until_somebody_was_told(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    claim(registry, a_record(pid=a_dead_pid()))
+
+    def shown(**how: bool) -> bool:
+        jobs.show(registry, **{"everything": False, "as_json": False} | how)
+        return "lost" in capsys.readouterr().out
+
+    assert [shown(as_json=True), shown(as_json=True), shown(), shown(), shown(as_json=True)] == [True] * 3 + [False] * 2
+    assert shown(everything=True)
+    claim(registry, a_record(pid=a_dead_pid(), uid="job.2"))
+    assert shown(), "another job of the same name"

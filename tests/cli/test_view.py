@@ -161,6 +161,25 @@ def test_a_resize_tells_its_cost_by_phase() -> None:
     )
 
 
+def test_one_is_singular() -> None:
+    assert resize_line(a_resize(before=0, after=1)).startswith("world 2: 1 process, paused")
+    assert resize_line(a_resize(before=2, after=1)).startswith("world 2: 2 -> 1 process, paused")
+    ended = a_view(world_size=1, ended=START, phase=JobPhase.SUCCEEDED)
+    assert any(line.endswith("the last with 1 training process") for line in summary(ended, logs=None))
+
+
+def test_a_job_that_has_not_attached_yet_is_not_called_a_plain_script() -> None:
+    text = drawn(live(a_view(step=None, sdk=False), now=START, height=30))
+    assert "no step reported yet (plain scripts report none)" in text
+    assert "plain" not in drawn(live(a_view(step=None, sdk=True), now=START, height=30))
+
+
+def test_the_head_of_the_picture_stays_two_lines_however_narrow_the_terminal() -> None:
+    """Lines that the terminal wraps by itself would not be cleared away."""
+    wide, narrow = (drawn(live(a_view(), now=START, height=30), width=width) for width in (120, 30))
+    assert wide.count("\n") == narrow.count("\n")
+
+
 def test_a_cost_is_told_once_and_when_it_is_known() -> None:
     waiting = a_resize(3, reported=1)
     assert settled([a_resize(2), waiting], after=0) == (a_resize(2),)

@@ -102,7 +102,7 @@ class Story:
             )
         )
 
-    def crash(self, node: str, code: int = 1, *, error: str | None = None, uptime: float = 5) -> tuple[Effect, ...]:
+    def crash(self, node: str, code: int = 1, *, error: str | None = None, uptime: float = 1) -> tuple[Effect, ...]:
         known = self.job.nodes[NodeId(node)]
         exit = ProcessExit(code=code, error=error, uptime_seconds=uptime)
         return self.happen(ProcessExited(node=known.id, incarnation=known.incarnation, local_rank=0, exit=exit))

@@ -16,6 +16,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("train_elastic.py")
+PLAIN = Path(__file__).with_name("train_plain.py")
 PATIENCE = float(os.environ.get("SHOAL_TEST_PATIENCE", "150"))
 """Seconds a test waits for anything before it fails; the machine may be slow, so it is long."""
 
@@ -109,6 +110,22 @@ class JobRun:
             for node in state["nodes"]
             if node["standing"] == "active" and node["processes"] and node["processes"][0]["rank"] is not None
         }
+
+    async def steps_with(self, size: int, *, since: int = 0) -> int:
+        """Wait until somebody has logged a step in a world of `size` after `since` (ns); when it was."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    found = [
+                        x.ns for lines in self.trained().values() for x in lines if x.size == size and x.ns > since
+                    ]
+                    if found:
+                        return max(found)
+                    if self.process.returncode is not None:
+                        raise AssertionError(f"the run ended before a step with {size}\n{self.output}")
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"waited in vain for a step with {size}\n{self.output}") from None
 
     # What it trained --------------------------------------------------------------------------------------
 
@@ -206,7 +223,7 @@ async def shoal_run(
     """`shoal run FLAGS SCRIPT ARGS` in a home of its own; whatever happens, nothing of it is left afterwards."""
     home, logs = tmp / "home", tmp / "steps"
     logs.mkdir(exist_ok=True)
-    args = (str(script), *(("--log", str(logs)) if script == SCRIPT else ()), *script_args) if script else ()
+    args = (str(script), *(("--log", str(logs)) if script in (SCRIPT, PLAIN) else ()), *script_args) if script else ()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -100,6 +100,7 @@ async def test_a_frozen_worker_is_found_and_the_others_go_on(tmp_path: Path) -> 
         assert pids[2] in now
         assert pids[1] not in now
         await finish(run, tmp_path)
+        assert run.output.count("] kills local rank") == 1, run.output
 
 
 async def test_a_node_with_one_dead_process_leaves_as_a_whole_and_its_other_process_lives_on(tmp_path: Path) -> None:

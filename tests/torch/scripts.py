@@ -77,6 +77,7 @@ def regression(
     @elastic.run
     def train(state: elastic.State) -> None:
         wire.tell("entered", state.step, state.rank, state.size, os.getpid())
+        wire.tell("metrics", state.step, dict(state.metrics))
         while state.step < steps:
             if state.step in gates and state.is_source:
                 wire.gate(state.step)

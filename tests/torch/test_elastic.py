@@ -27,6 +27,12 @@ def losses(*workers: Worker) -> dict[int, float]:
     return found
 
 
+def assert_all_enter_with_the_metrics_of_their_step(told: dict[int, float], *workers: Worker) -> None:
+    for worker in workers:
+        for step, metrics in worker.told("metrics"):
+            assert metrics == ({"loss": told[step]} if step else {}), f"{worker.node} at step {step}"
+
+
 def undisturbed(a_crew: MakeCrew, nodes: int, **options: object) -> Worker:
     """The same job, by one process alone."""
     crew = a_crew(max_nodes=nodes, name="alone")
@@ -60,6 +66,7 @@ def test_a_kill_at_any_point_of_a_step_changes_nothing(a_crew: MakeCrew) -> None
     assert len({pid for *_, pid in survivor.told("entered")}) == 1
     told = losses(*crew.workers.values())
     assert sorted(told) == list(range(1, 51))
+    assert_all_enter_with_the_metrics_of_their_step(told, *crew.workers.values())
     ((final, seen, history, _),) = survivor.told("final")
     assert seen == 50
     assert history == list(range(1, 51))
@@ -100,6 +107,7 @@ def test_a_run_that_is_resized_is_the_run_that_is_not(
     assert len({pid for *_, pid in crew.workers["worker-3"].told("entered")}) == 1
     told = losses(*crew.workers.values())
     assert sorted(told) == list(range(1, steps + 1))
+    assert_all_enter_with_the_metrics_of_their_step(told, *crew.workers.values())
     finals = [crew.workers[n].told("final")[0] for n in ("worker-1", "worker-3", "worker-4", "worker-5")]
     for final, seen, history, _ in finals:
         assert final == finals[0][0]

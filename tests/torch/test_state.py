@@ -1,11 +1,13 @@
 """The state object by itself, in a process that trains alone."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import shoal.torch as elastic
 from shoal.core.errors import BadInput
+from shoal.torch import tree
 from shoal.torch.takeover import describe_difference
 
 pytestmark = pytest.mark.torch
@@ -115,6 +117,23 @@ def test_a_step_taken_back_leaves_no_trace() -> None:
     train(a_state(Counting(), count=0, items=[]))
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_whoever_adopts_a_step_has_its_metrics(everything: bool) -> None:
+    @elastic.run
+    def train(state: elastic.State, steps: int) -> None:
+        while state.step < steps:
+            one_step(state)
+            state.commit()
+
+    source, behind = a_state(), a_state()
+    train(source, 2)
+    train(behind, 1)
+    assert source.metrics != behind.metrics
+    data, tensors = tree.pack(source.contents(everything=everything), "state")
+    behind.adopt(tree.Packed(data).unpack(tensors))
+    assert behind.metrics == source.metrics
+
+
 def test_what_cannot_be_sent_is_told_when_the_state_is_made() -> None:
     with pytest.raises(BadInput, match=r"state\.foo\['bar'\]: <class 'object'> cannot be sent"):
         a_state(foo={"bar": object()})
@@ -205,6 +224,89 @@ def test_a_parameter_that_thaws_is_trained() -> None:
 
     train(a_state(model))
     assert not torch.equal(model[0].weight, before)
+
+
+def test_a_scheduler_that_follows_a_metric_gets_the_first_one() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        for loss in (3.0, 1.0, 2.0):
+            for micro in state.micro_batches():
+                model(torch.ones(1, 2)).sum().backward()
+                micro.record(loss=loss, accuracy=loss)
+            state.commit()
+
+    train(elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, metrics=("loss", "accuracy")))
+    assert scheduler.best == 1.0
+    assert optimizer.param_groups[0]["lr"] == 0.05
+    with pytest.raises(BadInput, match="follows the first of the metrics"):
+        elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, metrics=())
+
+
+def test_a_followed_metric_that_was_not_recorded_is_told_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = nn.Linear(2, 1)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        for _ in state.micro_batches():
+            model(torch.ones(1, 2)).sum().backward()
+        state.commit()
+
+    with pytest.raises(SystemExit):
+        train(elastic.State(model=model, optimizer=optimizer, scheduler=scheduler))
+    assert "ReduceLROnPlateau follows 'loss': record it" in capsys.readouterr().err
+    assert torch.equal(model.weight, before)
+
+
+def test_an_optimizer_that_wants_a_closure_is_stepped_by_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    @elastic.run
+    def train(state: elastic.State, update: bool) -> None:
+        for _ in state.micro_batches():
+            loss = state.model(torch.ones(1, 2)).sum()
+            loss.backward()
+        if not update:
+            state.synchronize()
+            state.optimizer.step(loss.item)
+        state.commit(update=update)
+
+    def trained(update: bool) -> bool:
+        model = nn.Linear(2, 1)
+        before = model.weight.detach().clone()
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+        torch.optim.lr_scheduler.StepLR(optimizer, 10)  # wraps optimizer.step
+        try:
+            train(elastic.State(model=model, optimizer=optimizer), update)
+        except SystemExit:
+            pass
+        return not torch.equal(model.weight, before)
+
+    assert not trained(update=True)
+    assert "LBFGS.step() wants a closure" in capsys.readouterr().err
+    assert trained(update=False)
+
+
+def test_a_learning_rate_of_numpy_is_no_obstacle() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.float64(0.5) ** step)
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        one_step(state)
+        state.commit()
+
+    state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler)
+    train(state)
+    tree.pack(state.contents(everything=True), "state")
+    assert optimizer.param_groups[0]["lr"] == 0.05
 
 
 def test_a_difference_names_both_sides() -> None:

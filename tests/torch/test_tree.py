@@ -2,6 +2,7 @@
 
 from collections import Counter, OrderedDict
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,6 +38,15 @@ def test_a_tree_survives_the_way() -> None:
     assert list(arrived["ordered"]) == ["b", "a"]
 
 
+def test_scalars_of_numpy_become_those_of_python() -> None:
+    value = {"lr": np.float64(0.1), np.int64(3): [np.float32(0.5), np.bool_(True)], "name": np.str_("x")}
+    wanted = {"lr": 0.1, 3: [0.5, True], "name": "x"}
+    for arrived in (tree.copied(value, "state"), tree.Packed(tree.pack(value, "state")[0]).unpack([])):
+        assert arrived == wanted
+        assert [type(v) for v in (arrived["lr"], *arrived[3], arrived["name"])] == [float, float, bool, str]
+        assert [type(key) for key in arrived] == [str, int, str]
+
+
 def test_tensors_travel_beside_the_structure() -> None:
     value = {"weight": torch.arange(6.0).reshape(2, 3), "step": torch.tensor(7), "half": [torch.ones(2).bfloat16()]}
     data, tensors = tree.pack(value, "state")
@@ -65,6 +75,7 @@ def test_a_copy_shares_nothing() -> None:
         pytest.param(2**64, r"state\.foo: the number .* more than 64 bits", id="large-int"),
         pytest.param({Thing: 1}, r"state\.foo: a key of <class 'type'> cannot be sent", id="key"),
         pytest.param(torch.eye(2).to_sparse(), r"state\.foo: a tensor of layout torch.sparse_coo", id="sparse"),
+        pytest.param(np.longdouble(1), r"state\.foo: <class 'numpy.longdouble'> cannot be sent", id="long-double"),
         pytest.param(print, r"state\.foo: <class 'builtin_function_or_method'> cannot be sent", id="function"),
     ],
 )

@@ -215,6 +215,13 @@ async def test_a_port_in_use_is_an_error_that_names_it(server: AgentServer, desk
         await second.start()
 
 
+async def test_an_address_of_another_machine_is_an_error_that_does_not_blame_the_port(desk: Desk) -> None:
+    certificate = certificate_from_secret(b"secret")
+    server = AgentServer(keys=KEYS, door=desk, listen=Listen(host="192.0.2.1", port=0, certificate=certificate))
+    with pytest.raises(BadInput, match=r"cannot listen on 192\.0\.2\.1:0: .*give another address or port"):
+        await server.start()
+
+
 def test_only_loopback_goes_without_tls() -> None:
     with pytest.raises(BadInput, match="needs TLS"):
         Listen(host="0.0.0.0")

@@ -132,6 +132,8 @@ class Node:
     incarnation: int = 1
     slots: tuple[Slot, ...]
     plain_grace: float
+    joined: bool = False
+    """It came by itself: when it is told to end, nobody starts another in its place."""
     sdk: bool = False
     welcomed: bool = False
     pending: World | None = None
@@ -160,14 +162,19 @@ class Node:
             return all(slot.ready for slot in self.slots)
         return all(slot.phase is Phase.IDLE for slot in self.slots)
 
+    def report(self, local_rank: int) -> Report | None:
+        """What the process last said of the world it is in; what it said in an earlier one tells nothing of this."""
+        report = self.slots[local_rank].report
+        return report if report is not None and report.generation == self.generation else None
+
     def rank(self, local_rank: int) -> int | None:
         """The process's rank in the committed world, if there is one."""
         member = None if self.world is None else self.world.member(NodeId(self.name))
         return None if member is None else member.base_rank + local_rank
 
 
-def a_node(*, name: str, incarnation: int, slots: int, plain_grace: float) -> Node:
-    return Node(name=name, incarnation=incarnation, slots=(Slot(),) * slots, plain_grace=plain_grace)
+def a_node(*, name: str, incarnation: int, slots: int, plain_grace: float, joined: bool = False) -> Node:
+    return Node(name=name, incarnation=incarnation, slots=(Slot(),) * slots, plain_grace=plain_grace, joined=joined)
 
 
 # What must be done ---------------------------------------------------------------------------------------
@@ -238,8 +245,11 @@ class CloseStore:
 
 @dataclass(frozen=True, slots=True)
 class End:
+    """Nothing of the node runs any more. The goodbye comes after all that was printed: the master may end us for it."""
+
     code: int
     line: str
+    goodbye: FromAgent | None = None
 
 
 Effect = (
@@ -284,7 +294,8 @@ def told(n: Node, message: FromMaster) -> Step:
             dump = _among(ranks, _which(n, lambda slot: slot.attached)) if message.dump_first else ()
             return n, (KillProcesses(ranks, dump, message.reason),) if ranks else ()
         case DumpStacks(incarnation=incarnation) if incarnation == n.incarnation:
-            ranks = _among(message.local_ranks, _which(n, lambda slot: slot.attached))
+            wanted = message.local_ranks or tuple(range(len(n.slots)))
+            ranks = _among(wanted, _which(n, lambda slot: slot.attached))
             return n, (DumpProcesses(ranks),) if ranks else ()
         case Kill() | DumpStacks():
             return n, ()  # about processes that are no more
@@ -548,11 +559,17 @@ def _failed(n: Node, local_rank: int, exit: ProcessExit, told_master: Exited) ->
 
 
 def signalled(n: Node, number: int, name: str, *, grace: float) -> Step:
-    """The agent got a signal that ends it. A second one ends it at once."""
+    """The agent got a signal that ends it. A second one ends it at once.
+
+    A node that joined by itself leaves by itself: that is said when its processes have ended. One that was started
+    for the job is a loss, and the master hears of each process that ends.
+    """
     n = replace(n, signals=n.signals + 1)
     if n.ending is not None:
         return n, (StopProcesses(_running(n), 0.0),) if n.signals > 1 and _running(n) and not n.ended else ()
-    return _end(n, Ending(code=128 + number, line=f"ends: got {name}", tells_exits=True), grace)
+    left = Left(incarnation=n.incarnation) if n.joined and n.welcomed else None
+    ending = Ending(code=128 + number, line=f"ends: got {name}", goodbye=left, tells_exits=not n.joined)
+    return _end(n, ending, grace)
 
 
 def cut_off(n: Node, *, code: int, reason: str, grace: float) -> Step:
@@ -566,7 +583,7 @@ def overdue(n: Node) -> Step:
         return n, ()
     stuck = ", ".join(str(n.slots[rank].pid) for rank in _running(n))
     line = f"{n.ending.line}; the kernel keeps {stuck}"
-    return replace(n, ended=True), (*_goodbye(n.ending), End(n.ending.code or 1, line))
+    return replace(n, ended=True), (End(n.ending.code or 1, line, n.ending.goodbye),)
 
 
 # How the next state follows ------------------------------------------------------------------------------
@@ -640,11 +657,7 @@ def _end_if_over(n: Node) -> Step:
         return n, ()
     left = any(slot.exit is not None and slot.exit.code == EXIT_LEFT for slot in n.slots)
     code = EXIT_LEFT if left and n.ending.code == 0 else n.ending.code
-    return replace(n, ended=True), (*_goodbye(n.ending), End(code, n.ending.line))
-
-
-def _goodbye(ending: Ending) -> tuple[Effect, ...]:
-    return () if ending.goodbye is None else (Send(ending.goodbye),)
+    return replace(n, ended=True), (End(code, n.ending.line, n.ending.goodbye),)
 
 
 def _tell_interrupt(n: Node, world: World, reason: str) -> tuple[Effect, ...]:

@@ -1,7 +1,8 @@
 """What training processes print: whole and raw into files, line by line and prefixed onto the console.
 
-Nothing here may ever hold training up. Pipes are emptied as soon as something is in them; a disk that is full
-costs the file, a console that is closed or does not read costs its lines, each said once.
+Nothing here may hold training up for long. Pipes are emptied as soon as something is in them; a disk that is full
+costs the file, a console that is closed or does not read costs its lines, each said once. A console that is merely
+slower than a burst of output is waited for, within limits: see `Console`.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import re
 import select
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 LONGEST_LINE = 64 * 1024
@@ -18,6 +20,7 @@ TAIL = 16 * 1024
 """Bytes of the end of a stream that are kept, to tell why a process failed."""
 _AT_ONCE = 4096
 """PIPE_BUF: what a pipe that is ready takes without blocking."""
+_FLUSH_TRIES = 5
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|.)?")
@@ -54,46 +57,80 @@ class Lines:
 
 
 class Console:
-    """The agent's own stdout or stderr. Never blocks: what it cannot take yet waits, bounded."""
+    """The agent's own stdout or stderr. Never blocks: what it cannot take yet waits, bounded.
 
-    def __init__(self, fd: int, *, limit: int = 1024 * 1024) -> None:
+    When that is more than `limit`, whoever prints is held, until half of it is gone or for `patience` seconds. A
+    console that is too slow even so costs lines, which are counted, and is not waited for again before it has taken
+    all.
+    """
+
+    def __init__(self, fd: int, *, limit: int = 1024 * 1024, patience: float = 1.0) -> None:
         self._fd = fd
         self._limit = limit
+        self._patience = patience
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
         self._writing = False
         self._closed = False
+        self._is_waited_for = True
+        self._held: list[Callable[[], None]] = []
+        self._timer: asyncio.TimerHandle | None = None
         self._drained = asyncio.Event()
         self._drained.set()
 
     def line(self, text: str) -> None:
         if self._closed:
             return
-        if self._size > self._limit:
+        if self._size > self._limit and not self._is_waited_for:
             self._dropped += 1
             return
-        if self._dropped:
-            text = f"[shoal] {self._dropped} lines are not shown: the console was too slow\n{text}"
-            self._dropped = 0
+        self._tell_dropped()
         self._add(text.encode("utf-8", "replace") + b"\n")
         if not self._writing:
             self._write()
 
+    def holds(self, go_on: Callable[[], None]) -> bool:
+        """Whether the caller must print nothing more for now; then `go_on` is called when it may."""
+        if self._size <= self._limit or not self._is_waited_for:
+            return False
+        self._held.append(go_on)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._patience, self._give_up)
+        return True
+
     async def flush(self, seconds: float) -> None:
-        """Give a slow console this long for what still waits."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._drained.wait()
-        except TimeoutError:
-            pass  # it has had its chance
+        """Give a slow console time for what still waits: this long as long as it takes something, but not for ever."""
+        if not self._closed:
+            self._tell_dropped()
+            if not self._writing:
+                self._write()
+        for _ in range(_FLUSH_TRIES):
+            before = self._size
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._drained.wait()
+            except TimeoutError:
+                pass
+            if not self._size or self._size == before:
+                break  # it has taken all, or has had its chance
+        self._let_go()
         self._stop()
 
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            lines = "line is" if self._dropped == 1 else "lines are"
+            self._add(f"[shoal] {self._dropped} {lines} not shown: the console was too slow\n".encode())
+            self._dropped = 0
+
     def _add(self, data: bytes) -> None:
-        for start in range(0, len(data), _AT_ONCE):
-            self._waiting.append(data[start : start + _AT_ONCE])
         self._size += len(data)
         self._drained.clear()
+        if self._waiting and len(self._waiting[-1]) + len(data) <= _AT_ONCE:
+            self._waiting[-1] += data
+            return
+        for start in range(0, len(data), _AT_ONCE):
+            self._waiting.append(data[start : start + _AT_ONCE])
 
     def _write(self) -> None:
         try:
@@ -112,9 +149,14 @@ class Console:
         except OSError:  # closed: nobody is left to be told
             self._closed = True
             self._waiting.clear()
+            self._size = 0
+        self._is_waited_for = True
+        self._let_go()
         self._stop()
 
     def _wait(self) -> None:
+        if self._size <= self._limit // 2:
+            self._let_go()
         if not self._writing:
             self._writing = True
             asyncio.get_running_loop().add_writer(self._fd, self._write)
@@ -124,6 +166,18 @@ class Console:
             self._writing = False
             asyncio.get_running_loop().remove_writer(self._fd)
         self._drained.set()
+
+    def _give_up(self) -> None:
+        self._is_waited_for = False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        held, self._held = self._held, []
+        for go_on in held:
+            go_on()
 
 
 def _takes(fd: int) -> bool:
@@ -162,18 +216,26 @@ class LogFile:
             self._fd = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where the output of one stream goes: raw into `file`, each line to `show`, at the pace of `console`."""
+
+    file: LogFile | None = None
+    show: Callable[[str], None] | None = None
+    console: Console | None = None
+
+
 class Stream:
     """One output pipe of one process: read at once, copied to a file and shown line by line."""
 
-    def __init__(self, fd: int, *, file: LogFile | None, show: Callable[[str], None] | None) -> None:
+    def __init__(self, fd: int, route: Route) -> None:
         self._fd = fd
-        self._file = file
-        self._show = show
+        self._route = route
         self._lines = Lines()
         self._open = True
         self._tail = bytearray()
         os.set_blocking(fd, False)
-        asyncio.get_running_loop().add_reader(fd, self._readable)
+        self._listen()
 
     @property
     def tail(self) -> bytes:
@@ -183,11 +245,20 @@ class Stream:
     def finish(self) -> None:
         """The process has ended: take what is still in the pipe, and wait for nobody who inherited its other end."""
         for _ in range(64):  # a pipe holds at most a megabyte
-            if not self._readable():
+            if not self._read():
                 break
         self._close()
 
-    def _readable(self) -> bool:
+    def _listen(self) -> None:
+        if self._open:
+            asyncio.get_running_loop().add_reader(self._fd, self._readable)
+
+    def _readable(self) -> None:
+        console = self._route.console
+        if self._read() and console is not None and console.holds(self._listen):
+            asyncio.get_running_loop().remove_reader(self._fd)
+
+    def _read(self) -> bool:
         if not self._open:
             return False
         try:
@@ -200,12 +271,15 @@ class Stream:
         self._tail += data
         if len(self._tail) > 4 * TAIL:
             del self._tail[:-TAIL]
-        if self._file is not None:
-            self._file.write(data)
-        if self._show is not None:
-            for line in self._lines.feed(data):
-                self._show(printable(line))
+        if self._route.file is not None:
+            self._route.file.write(data)
+        self._show(self._lines.feed(data))
         return True
+
+    def _show(self, lines: list[bytes]) -> None:
+        if self._route.show is not None:
+            for line in lines:
+                self._route.show(printable(line))
 
     def _close(self) -> None:
         if not self._open:
@@ -213,8 +287,6 @@ class Stream:
         self._open = False
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
-        if self._show is not None:
-            for line in self._lines.end():
-                self._show(printable(line))
-        if self._file is not None:
-            self._file.close()
+        self._show(self._lines.end())
+        if self._route.file is not None:
+            self._route.file.close()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shoal.agent.guard import Guard
-from shoal.agent.output import LogFile
+from shoal.agent.output import Route
 from shoal.agent.processes import Process
 from shoal.core.world import World
 
@@ -107,8 +107,8 @@ class PlainStore:
             self._listening.close()
             self._listening = None
 
-    def _outputs(self, stream: str) -> tuple[LogFile | None, Callable[[str], None]]:
-        return None, lambda line: self._note(f"store: {line}")
+    def _outputs(self, stream: str) -> Route:
+        return Route(show=lambda line: self._note(f"store: {line}"))
 
     def _ended(self, process: Process, code: int) -> None:
         if self._channel is not None:

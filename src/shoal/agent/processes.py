@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from shoal.agent.guard import Guard, kill_group
-from shoal.agent.output import LogFile, Stream
+from shoal.agent.output import Route, Stream
 from shoal.core.exits import shell_code
 
 
@@ -28,7 +28,7 @@ class Process:
         guard: Guard,
         environment: Mapping[str, str],
         working_dir: Path | None,
-        outputs: Callable[[str], tuple[LogFile | None, Callable[[str], None] | None]],
+        outputs: Callable[[str], Route],
         ended: Callable[["Process", int], None],
         pass_fds: Sequence[int] = (),
     ) -> None:
@@ -94,15 +94,12 @@ class Process:
         self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.kill)
 
-    def _stream(
-        self, name: str, outputs: Callable[[str], tuple[LogFile | None, Callable[[str], None] | None]]
-    ) -> Stream:
+    def _stream(self, name: str, outputs: Callable[[str], Route]) -> Stream:
         pipe = self._popen.stdout if name == "stdout" else self._popen.stderr
         assert pipe is not None
         fd = os.dup(pipe.fileno())
         pipe.close()
-        file, show = outputs(name)
-        return Stream(fd, file=file, show=show)
+        return Stream(fd, outputs(name))
 
     def _gone(self) -> None:
         """It has ended and nobody has reaped it: its group's number is still ours, so the order here matters."""

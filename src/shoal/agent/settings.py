@@ -141,7 +141,7 @@ class AgentSettings:
     overdue: float = 10.0
     """Seconds after SIGKILL until a process that the kernel does not let go of (a dead file system) is given up."""
     flush_wait: float = 1.0
-    """Seconds the last lines get to reach a slow console when the agent ends."""
+    """Seconds a slow console gets to take some of the last lines when the agent ends; then it gets as many again."""
     goodbye_wait: float = 5.0
     """Seconds the last message (`Succeeded`, `Left`) gets to reach the master when the agent ends."""
     store_warm_delay: float = 5.0

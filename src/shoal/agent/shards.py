@@ -103,8 +103,9 @@ class Desk:
             self._lost((owner, dataset), (attempt,))
         for ask in sent.asks:
             self._counted(ask)
+        wanted = {(ask.owner, ask.dataset) for ask in sent.asks if ask.want}
         for given in answer.given:
-            self._given(given)
+            self._given(given, asked=(given.owner, given.dataset) in wanted)
         for refusal in answer.unusable:
             self._unusable(refusal)
         gone = {departure.owner for departure in sent.departed}
@@ -187,7 +188,7 @@ class Desk:
             if book.progress.get(report.attempt) == report.done:
                 del book.progress[report.attempt]
 
-    def _given(self, given: Given) -> None:
+    def _given(self, given: Given, *, asked: bool) -> None:
         key = (given.owner, given.dataset)
         book = self._books.get(key)
         if book is None:
@@ -195,7 +196,8 @@ class Desk:
         self._lost(key, tuple(refusal.attempt for refusal in given.refused))
         for lease in given.leases:
             book.held[lease.attempt] = lease
-        book.waiting = given.verdict is Verdict.WAIT
+        if asked:  # who only reports goes on waiting
+            book.waiting = given.verdict is Verdict.WAIT
         ended = given.verdict is Verdict.END and book.wanted > 0 and not book.news
         if ended:
             book.wanted = 0
@@ -207,7 +209,8 @@ class Desk:
         if book is None or not attempts:
             return
         for attempt in attempts:
-            book.held.pop(attempt, None)
+            if book.held.pop(attempt, None) is not None:
+                book.news = True  # so many more are wanted now
             book.progress.pop(attempt, None)
         self._tell(key, lost=attempts)
 

@@ -11,7 +11,7 @@ Exit codes of the agent process:
 | 1       | the agent failed: no master for too long, bytes that are no messages, no address to bind to |
 | 76      | the master refuses this agent: starting it again cannot help                                |
 | 77      | as 0, and a training process had said that it leaves (exit 77)                              |
-| 128 + n | signal n ended the node                                                                     |
+| 128 + n | signal n ended the node; the master was told that it left if it had joined by itself        |
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from shoal.agent.environment import arguments, environment
 from shoal.agent.failures import OomCounter, error_of
 from shoal.agent.guard import Guard
 from shoal.agent.link import MasterLink
-from shoal.agent.output import Console, LogFile, printable
+from shoal.agent.output import Console, LogFile, Route, printable
 from shoal.agent.plain_store import PlainStore
 from shoal.agent.processes import Process
 from shoal.agent.replicas import Replicas
@@ -121,6 +121,7 @@ class Shell:
             incarnation=settings.incarnation,
             slots=settings.slots,
             plain_grace=settings.plain_grace,
+            joined=settings.node is None,
         )
         self._steps: deque[Callable[[core.Node], core.Step]] = deque()
         self._doing = False
@@ -163,6 +164,9 @@ class Shell:
             async with asyncio.TaskGroup() as tasks:
                 background = [tasks.create_task(self._keep_link()), tasks.create_task(self._beat())]
                 end = await self._over
+                await self._flush()
+                if end.goodbye is not None:
+                    self._link.send(end.goodbye)
                 await self._link.emptied(self._settings.goodbye_wait)
                 for task in background:
                     task.cancel()
@@ -170,9 +174,12 @@ class Shell:
             await self._clean_up()
         if end.code != 0:
             self.note(f"{end.line} (exit {end.code})")
+        await self._flush()
+        return end.code
+
+    async def _flush(self) -> None:
         for console in self._consoles.values():
             await console.flush(self._settings.flush_wait)
-        return end.code
 
     async def _clean_up(self) -> None:
         loop = asyncio.get_running_loop()
@@ -486,17 +493,15 @@ class Shell:
             return None
         return directory
 
-    def _outputs(
-        self, local_rank: int, stream: str, logs: Path | None
-    ) -> tuple[LogFile | None, Callable[[str], None] | None]:
+    def _outputs(self, local_rank: int, stream: str, logs: Path | None) -> Route:
         which = Streams.STDOUT if stream == "stdout" else Streams.STDERR
         file = None
         if logs is not None and which in self._settings.to_file(local_rank):
             file = LogFile(logs / f"{stream}.log", failed=self.note)
         if which not in self._settings.to_console(local_rank):
-            return file, None
+            return Route(file=file)
         console = self._consoles[stream]
-        return file, lambda line: console.line(self._prefix(local_rank) + line)
+        return Route(file=file, show=lambda line: console.line(self._prefix(local_rank) + line), console=console)
 
     def _prefix(self, local_rank: int) -> str:
         rank = self._node.rank(local_rank)
@@ -535,14 +540,14 @@ class Shell:
     def _stat(self, local_rank: int, process: Process, used: dict[int, Usage]) -> ProcessSeen | None:
         if process.pid not in used:
             return None  # it ended since we looked
-        seen, report = used[process.pid], self._node.slots[local_rank].report
+        seen, report, last = used[process.pid], self._node.report(local_rank), self._node.slots[local_rank].report
         return ProcessSeen(
             local_rank=local_rank,
             pid=process.pid,
             stopped=seen.stopped,
             cpu=seen.cpu,
             memory_bytes=seen.memory_bytes,
-            step=None if report is None else report.step,
+            step=None if last is None else last.step,
             collectives=0 if report is None else report.collectives,
             busy=None if report is None else report.busy,
         )

@@ -15,9 +15,9 @@ from typing import Protocol
 from shoal.core.errors import ProtocolError
 from shoal.wire.local import HEADER, LOCAL_PROTOCOL, Attach, Attached, FromAgentLocal, FromProcess, frame
 from shoal.wire.local import process_decoder as decoder
-from shoal.wire.messages import MAX_MESSAGE, Refuse
+from shoal.wire.messages import MAX_COMMAND, MAX_MESSAGE, Refuse
 
-UNREAD_LIMIT = 16 * MAX_MESSAGE
+UNREAD_LIMIT = 2 * MAX_COMMAND
 """Bytes a process may leave unread (it is stopped, say) before its connection is given up."""
 
 _CREDENTIALS = struct.Struct("3i")

@@ -25,11 +25,12 @@ _MAKERS: dict[str, Callable[[list[tuple[Any, Any]]], Any]] = {
 @dataclass(frozen=True, slots=True)
 class Leaves:
     """The leaves of one framework. `check` gets a leaf and its path and raises `BadInput` for one that cannot be
-    sent; `clone` copies one."""
+    sent; `clone` copies one. `plain` makes Python's numbers of the framework's own, and leaves everything else."""
 
     kinds: frozenset[type]
     check: Callable[[Any, str], Any]
     clone: Callable[[Any], Any]
+    plain: Callable[[Any], Any] = lambda value: value
 
 
 NO_LEAVES = Leaves(frozenset(), lambda leaf, path: leaf, lambda leaf: leaf)
@@ -38,6 +39,7 @@ NO_LEAVES = Leaves(frozenset(), lambda leaf, path: leaf, lambda leaf: leaf)
 
 def copied(value: Any, path: str, leaves: Leaves = NO_LEAVES) -> Any:
     """A copy that shares nothing mutable with `value`; raises `BadInput` where something is no tree."""
+    value = leaves.plain(value)
     kind = type(value)
     if kind in _SCALARS:
         return _checked_int(value, path) if kind is int else value
@@ -46,7 +48,9 @@ def copied(value: Any, path: str, leaves: Leaves = NO_LEAVES) -> Any:
     if kind is tuple:
         return tuple(copied(item, f"{path}[{i}]", leaves) for i, item in enumerate(value))
     if kind in _MAPPINGS:
-        pairs = [(_checked_key(key, path), copied(item, f"{path}[{key!r}]", leaves)) for key, item in value.items()]
+        pairs = [
+            (_checked_key(key, path, leaves), copied(item, f"{path}[{key!r}]", leaves)) for key, item in value.items()
+        ]
         return _MAKERS[_MAPPINGS[kind]](pairs)
     if kind in leaves.kinds:
         return leaves.clone(leaves.check(value, path))
@@ -56,6 +60,7 @@ def copied(value: Any, path: str, leaves: Leaves = NO_LEAVES) -> Any:
 def packed(value: Any, path: str, leaves: Leaves, found: list[tuple[str, Any]]) -> Any:
     """The tree's structure as msgpack-able values. Its leaves are appended to `found` with their paths; the structure
     has their numbers."""
+    value = leaves.plain(value)
     kind = type(value)
     if kind in _SCALARS:
         return _checked_int(value, path) if kind is int else value
@@ -65,7 +70,7 @@ def packed(value: Any, path: str, leaves: Leaves, found: list[tuple[str, Any]]) 
         flat: list[Any] = [_MAPPINGS[kind]]
         for key, item in value.items():
             flat += (
-                packed(_checked_key(key, path), path, leaves, found),
+                packed(_checked_key(key, path, leaves), path, leaves, found),
                 packed(item, f"{path}[{key!r}]", leaves, found),
             )
         return flat
@@ -105,10 +110,11 @@ def _checked_int(value: int, path: str) -> int:
     return value
 
 
-def _checked_key(key: Any, path: str) -> Any:
+def _checked_key(key: Any, path: str, leaves: Leaves) -> Any:
+    key = leaves.plain(key)
     if type(key) not in _SCALARS and type(key) is not tuple:
         raise BadInput(f"{path}: a key of {type(key)} cannot be sent")
-    return copied(key, f"{path} key {key!r}")
+    return copied(key, f"{path} key {key!r}", leaves)
 
 
 def _cannot(path: str, kind: type) -> BadInput:

@@ -89,12 +89,19 @@ def _names(entries: list[Entry]) -> str:
 
 def show(registry: Registry, *, everything: bool, as_json: bool) -> None:
     seen = [look(entry) for entry in registry.entries()]
-    # A lost job is news once: it ended without anybody being told.
-    shown = [job for job in seen if everything or job.entry.state is not JobState.ENDED]
+    shown = [job for job in seen if everything or _is_news(job.entry)]
     if as_json:
         print(json.dumps([_as_json(job) for job in shown], indent=2))
-    else:
-        _print_table(shown, hidden=len(seen) - len(shown))
+        return
+    _print_table(shown, hidden=len(seen) - len(shown))
+    for job in shown:
+        if job.entry.state is JobState.LOST:
+            job.entry.tell()
+
+
+def _is_news(entry: Entry) -> bool:
+    """It runs, or it was lost and nobody has been told."""
+    return entry.state is JobState.RUNNING or (entry.state is JobState.LOST and not entry.is_told)
 
 
 def _as_json(job: Seen) -> dict[str, object]:

@@ -142,14 +142,14 @@ class Printer:
             done = False
             while not done:
                 lines, done = self._take(REFRESH_SECONDS)
+                if done:
+                    area.update("", refresh=True)  # the summary stands alone
                 if lines:
                     console.print(_block(lines), soft_wrap=True)
                 with self._changed:
                     view = self._view
                 if view is not None and not done:
                     area.update(live(view, now=self._now(), height=console.height), refresh=True)
-                elif done:
-                    area.update("", refresh=True)
 
 
 def _block(lines: Iterable[_Line]) -> Text:

@@ -36,6 +36,7 @@ PRIVATE_DIRECTORY = 0o700
 PRIVATE_FILE = 0o600
 _RECORD = "job.json"
 _STATE = "state.json"
+_TOLD = "told-lost"
 _LOCK = ".lock"
 
 
@@ -117,6 +118,19 @@ class Entry:
             return msgspec.json.decode((self.path / _STATE).read_bytes(), type=JobView)
         except (OSError, msgspec.MsgspecError):
             return None
+
+    @property
+    def is_told(self) -> bool:
+        """Somebody has been told that this job was lost. A later job of the same name is another one."""
+        try:
+            return (self.path / _TOLD).read_text(encoding="utf-8") == self.record.uid
+        except OSError:
+            return False
+
+    def tell(self) -> None:
+        """Note that somebody has been told; where that cannot be written, it is told again."""
+        with suppress(OSError):
+            _write(self.path / _TOLD, self.record.uid.encode())
 
     def updated(self, **changes: object) -> "Entry":
         """Replace fields of the record, on disk and in the value returned."""

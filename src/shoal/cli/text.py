@@ -67,5 +67,5 @@ def size(value: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 step`, `3 steps`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """`1 step`, `3 steps`, `2 processes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"

@@ -41,9 +41,9 @@ def decision_line(decision: DecisionView) -> str:
 
 def resize_line(resize: ResizeView) -> str:
     """`world 3: 4 -> 3 processes, paused 48 ms (drain 1 ms, ...), first step 20 ms, 1 step lost: reason`"""
-    change = f"{resize.before} -> {resize.after}" if resize.before else f"{resize.after}"
+    change = f"{resize.before} -> " if resize.before else ""
     return (
-        f"world {resize.generation}: {change} processes, paused {seconds(resize.pause)} "
+        f"world {resize.generation}: {change}{count(resize.after, 'process')}, paused {seconds(resize.pause)} "
         f"(drain {seconds(resize.drain)}, rendezvous {seconds(resize.rendezvous)}, restore {seconds(resize.restore)}), "
         f"first step {seconds(resize.first_step)}, {count(resize.lost_steps, 'step')} lost: {clean(resize.reason)}"
     )
@@ -86,8 +86,11 @@ def _header(view: JobView, now: datetime) -> RenderableType:
         "  ",
         (view.phase.value, PHASE_STYLE[view.phase]),
         f"  {_world(view)}  up {age(now - view.started)}",
+        no_wrap=True,
+        overflow="ellipsis",
     )
-    second = Text("  ".join(_figures(view)), style="bold" if view.step is not None else "dim")
+    style = "bold" if view.step is not None else "dim"
+    second = Text("  ".join(_figures(view)), style=style, no_wrap=True, overflow="ellipsis")
     return Group(Text(), first, second)
 
 
@@ -100,13 +103,13 @@ def _world(view: JobView) -> str:
     )
     if not view.generation:
         return f"no world yet, {count(nodes, 'node')} (want {wanted})"
-    processes = "process" if view.world_size == 1 else "processes"
-    return f"world {view.generation}: {view.world_size} {processes}, {count(nodes, 'node')} (want {wanted})"
+    return f"world {view.generation}: {count(view.world_size, 'process')}, {count(nodes, 'node')} (want {wanted})"
 
 
 def _figures(view: JobView) -> list[str]:
     if view.step is None:
-        return ["no step reported" if view.sdk or not view.generation else "plain script: it reports no steps"]
+        # Every job counts as a plain script until its processes have attached.
+        return ["no step reported yet" if view.sdk else "no step reported yet (plain scripts report none)"]
     figures = [f"step {view.step:,}"]
     if view.steps_per_second is not None:
         figures.append(f"{view.steps_per_second:.3g} steps/s")
@@ -206,7 +209,7 @@ def summary(view: JobView, *, logs: str | None) -> tuple[str, ...]:
     lines = [f"job {clean(view.name)} {view.phase.value} after {_duration(view)}: {clean(view.reason)}"]
     costs = [resize for resize in view.resizes if resize.before and resize.reported]
     if view.generation:
-        lines.append(f"worlds: {view.generation}, the last with {view.world_size} training processes")
+        lines.append(f"worlds: {view.generation}, the last with {count(view.world_size, 'training process')}")
     if view.step is not None:
         lines.append(", ".join(_figures(view)))
     if costs:

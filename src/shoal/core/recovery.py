@@ -73,6 +73,10 @@ class Failure:
     """False: the platform did not start this node and cannot start another."""
     critical: bool
     """The job cannot do without it: a PS, the chief, or one of no more workers than the minimum."""
+    fallout: bool = False
+    """It followed from a failure of another member that has been dealt with: nobody pays twice for one cause."""
+    newcomer: bool = False
+    """It never held the job's state, and others do: the job owes it nothing."""
     host: str | None = None
     memory: int | None = None
     """MiB it has; None: not limited."""
@@ -126,6 +130,8 @@ def decide_recovery(
     """
     said = f"{failure.node}: {failure.detail}"
     match failure.cause:
+        case ExitCause.DO_NOT_RESTART if failure.newcomer and not failure.critical:
+            return EndMember(node=failure.node, reason=f"{said}: it does not fit this job, which goes on without it")
         case ExitCause.DO_NOT_RESTART:
             return FailJob(reason=f"{said}: it asked not to be restarted")
         case ExitCause.LEFT | ExitCause.SUCCEEDED:
@@ -133,13 +139,15 @@ def decide_recovery(
         case ExitCause.HARDWARE:
             avoid = frozenset({failure.host}) if failure.host else frozenset()
             return _relaunch(failure, charged=False, reason=f"{said}: hardware fault", avoid=avoid)
+        case ExitCause.USER_ERROR if failure.fallout:
+            return _again(failure, charged=False, reason=f"{said}, which followed from the failure before")
         case ExitCause.KILLED | ExitCause.GONE if not budget.is_kill_loop(now, settings):
             return _again(failure, charged=False, reason=said)
         case ExitCause.OOM:
             return _after_oom(failure, budget, without_progress, settings, said)
         case ExitCause.KILLED | ExitCause.GONE | ExitCause.USER_ERROR | ExitCause.HANG:
             spent = _spent(failure, budget, without_progress, settings, said)
-            return spent or _again(failure, charged=True, reason=f"{said} ({_count(budget)})")
+            return spent or _again(failure, charged=True, reason=f"{said} ({_next(budget)})")
         case _:
             assert_never(failure.cause)
 
@@ -172,11 +180,11 @@ def _after_oom(
     if spent is not None:
         return spent
     if failure.memory is None:
-        return _again(failure, charged=True, reason=f"{said}: out of memory ({_count(budget)})")
+        return _again(failure, charged=True, reason=f"{said}: out of memory ({_next(budget)})")
     more = raised_memory(failure.memory, failure.memory_limit, settings)
     if more is None:
         return FailJob(reason=f"{said}: out of memory with {failure.memory} MiB, which is the limit")
-    reason = f"{said}: out of memory with {failure.memory} MiB, gets {more} MiB ({_count(budget)})"
+    reason = f"{said}: out of memory with {failure.memory} MiB, gets {more} MiB ({_next(budget)})"
     return _relaunch(failure, charged=True, reason=reason, memory=more)
 
 
@@ -197,6 +205,10 @@ def _spent(
     if budget.is_spent:
         return EndMember(node=failure.node, reason=f"{said}, and {_count(budget)}: the job goes on without it")
     return None
+
+
+def _next(budget: Budget) -> str:
+    return f"restart {budget.used + 1} of {budget.limit}"
 
 
 def _count(budget: Budget) -> str:

@@ -1,7 +1,7 @@
 """What people and Prometheus can ask a master over plain HTTP."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    worker: int
+    worker: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class StopRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str = "stopped over HTTP"
-    grace_seconds: float | None = None
+    grace_seconds: Annotated[float, msgspec.Meta(ge=0, le=86400)] | None = None
 
 
 def routes(master: "Master") -> list[web.RouteDef]:
@@ -39,7 +39,7 @@ def routes(master: "Master") -> list[web.RouteDef]:
 
     async def stop(request: web.Request) -> web.Response:
         asked = await _body(request, StopRequest)
-        grace = None if asked.grace_seconds is None else timedelta(seconds=max(0.0, asked.grace_seconds))
+        grace = None if asked.grace_seconds is None else timedelta(seconds=asked.grace_seconds)
         master.stop(asked.reason[:200], grace=grace)
         return web.json_response({"said": "stopping"})
 

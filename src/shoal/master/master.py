@@ -9,6 +9,7 @@ the scaler through a queue with retries.
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -73,8 +74,14 @@ RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 
 
 class SystemClock:
+    """The wall clock at the start, and from then on time that neither jumps nor runs while the machine sleeps."""
+
+    def __init__(self) -> None:
+        self._start = datetime.now(UTC)
+        self._ticks = time.monotonic()
+
     def now(self) -> datetime:
-        return datetime.now(UTC)
+        return self._start + timedelta(seconds=time.monotonic() - self._ticks)
 
 
 class Master:
@@ -406,9 +413,10 @@ class Master:
             else:
                 await asyncio.sleep(MIN_WAIT.total_seconds())
             now = self._clock.now()
-            self._metrics.lag(max(0.0, (now - due).total_seconds()))
+            late = max(timedelta(0), now - due)
+            self._metrics.lag(late.total_seconds())
             routine = now + TICK
-            self._happen(Ticked())
+            self._happen(Ticked(late=late))
 
     async def _carry_out_plans(self) -> None:
         """In order; a plan that fails comes again later, behind the others. Plans name nodes, so order is no matter."""

@@ -56,7 +56,10 @@ class MasterMetrics:
                 for phase in _PHASES:
                     self._phases.labels(phase).observe(getattr(event, phase))
                 self._lost_steps.inc(event.lost_steps)
-        for resize in after.resizes[len(before.resizes) :] if after.resizes is not before.resizes else ():
+        known = before.resizes[-1].generation if before.resizes else 0
+        for resize in after.resizes[-1:] if after.resizes is not before.resizes else ():
+            if resize.generation <= known:
+                continue
             direction = "up" if resize.after > resize.before else "down" if resize.after < resize.before else "same"
             self._resizes.labels(direction).inc()
 

@@ -22,6 +22,8 @@ from shoal.core.job.values import (
     AgentDisconnected,
     AgentJoined,
     Command,
+    DataAnswered,
+    DataWoken,
     DumpStacks,
     Effect,
     End,
@@ -479,7 +481,7 @@ class Agent:
                 self._stop(NodeLeft(node=self.node))
             case StopNode():
                 self._stop(None)
-            case DumpStacks() | Dismiss():
+            case DumpStacks() | Dismiss() | DataAnswered() | DataWoken():
                 pass
             case _:
                 assert_never(command)

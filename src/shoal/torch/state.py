@@ -6,6 +6,7 @@ world changes only where a step begins, or inside a collective. Loop attributes 
 began or was committed: a step that is given up puts them back.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from shoal.core.errors import BadInput
 from shoal.core.ledger import GlobalBatch
@@ -33,7 +34,8 @@ class State:
 
     `micro_batches`: how many a step has, over all workers: a number, None for the job's maximum of workers (so the
     global batch is fixed), or "world" for one per worker (so it follows the world's size). `metrics`: the names that
-    `micro.record` takes. `on_resize`: called with the state after each entry into a world.
+    `micro.record` takes; a `ReduceLROnPlateau` follows the first of them. `on_resize`: called with the state after
+    each entry into a world.
     """
 
     __slots__ = (
@@ -55,6 +57,7 @@ class State:
         "_seed",
         "_stepper",
         "_varying_batches",
+        "_wants_closure",
         "metrics",
         "model",
         "optimizer",
@@ -84,6 +87,8 @@ class State:
             raise BadInput(f"State: {taken[0]!r} is a name of the state's own and cannot be a loop attribute")
         if isinstance(micro_batches, int) and micro_batches < 1:
             raise BadInput(f"State: micro_batches must be at least 1, got {micro_batches}")
+        if isinstance(scheduler, ReduceLROnPlateau) and not metrics:
+            raise BadInput("State: ReduceLROnPlateau follows the first of the metrics, and metrics=() has none")
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.step = step
         """How many steps are committed."""
@@ -94,6 +99,7 @@ class State:
         self._overlap, self._bucket_bytes = overlap, bucket_bytes
         self._varying_batches = self._batch_offset = 0
         self._carried: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
+        self._wants_closure = _closure_wanted(type(optimizer))
         self._norms = Norms(model)
         self._buffers = Buffers(model, self._norms)
         self._replica = Replica(model, optimizer, scheduler, self._buffers)
@@ -152,6 +158,11 @@ class State:
         stepper = self._running("commit()")
         if not stepper.under_way:
             raise RuntimeError("commit() outside a step: go through micro_batches() first")
+        if update and self._wants_closure:
+            raise BadInput(
+                f"{type(self.optimizer).__name__}.step() wants a closure, which commit() has not: "
+                "call state.synchronize(), optimizer.step(closure) and state.commit(update=False)"
+            )
         if not update and stepper.totals is None:
             raise RuntimeError(
                 "commit(update=False): call synchronize() before optimizer.step(), or workers drift apart"
@@ -159,9 +170,7 @@ class State:
         totals = stepper.synchronize()
         committed = self._copied_loop()
         if update:
-            self.optimizer.step()
-            if self.scheduler is not None:
-                self.scheduler.step()
+            self._update(totals.metrics)
         stepper.commit()
         self._varying_batches += stepper.micro_batches
         self.step += 1
@@ -285,7 +294,12 @@ class State:
 
     def contents(self, *, everything: bool) -> dict[str, Any]:
         """What others take over from this member: all of it, or what may differ even after the same step."""
-        common = {"step": self.step, "batches": self._batches_done(), "loop": self._committed}
+        common = {
+            "step": self.step,
+            "batches": self._batches_done(),
+            "metrics": dict(self.metrics),
+            "loop": self._committed,
+        }
         if not everything:
             return common | self._replica.essentials()
         return common | {"signature": self.signature()} | self._replica.everything()
@@ -294,6 +308,7 @@ class State:
         """Take over the source's `contents`."""
         self._replica.adopt(received)
         self._count_from(received["step"], received["batches"])
+        self.metrics = received["metrics"]
         self._committed = tree.copied(received["loop"], "state")
         self._put_back()
 
@@ -394,6 +409,21 @@ class State:
             raise RuntimeError(f"{what} works inside a function decorated with @run")
         return self._stepper
 
+    def _update(self, metrics: Mapping[str, float]) -> None:
+        """Nothing may fail once the first parameter is written."""
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.optimizer.step()
+            if self.scheduler is not None:
+                self.scheduler.step()
+            return
+        followed = self._names[0]
+        if followed not in metrics:
+            raise BadInput(
+                f"ReduceLROnPlateau follows {followed!r}: record it in every step, micro.record({followed}=...)"
+            )
+        self.optimizer.step()
+        self.scheduler.step(metrics[followed])
+
     def _copied_loop(self) -> dict[str, Any]:
         return {name: tree.copied(value, f"state.{name}") for name, value in self._loop.items()}
 
@@ -412,3 +442,9 @@ class State:
         with torch.no_grad():
             tensor.copy_(copy)
         return tensor
+
+
+def _closure_wanted(kind: type[Optimizer]) -> bool:
+    """Its `step()` computes the loss again, perhaps several times; `commit()` can do that for no one."""
+    _, *arguments = inspect.signature(kind.step).parameters.values()
+    return any(a.default is a.empty and a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD) for a in arguments)

@@ -1,11 +1,13 @@
 """Trees whose leaves are tensors: `shoal.checkpoint.tree` with torch's leaves, packed into bytes and a list of tensors.
 
-Tensors travel beside the structure, as raw bytes of their type; nothing is ever unpickled.
+Tensors travel beside the structure, as raw bytes of their type; nothing is ever unpickled. Numpy's scalars arrive as
+Python's: a lambda of a scheduler that uses `np.cos` is enough to have some.
 """
 
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +24,13 @@ def _dense(tensor: Tensor, path: str) -> Tensor:
     return tensor.detach()
 
 
-LEAVES = tree.Leaves(frozenset({Tensor, torch.nn.Parameter}), _dense, lambda tensor: tensor.clone())
+def _without_numpy(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+LEAVES = tree.Leaves(
+    frozenset({Tensor, torch.nn.Parameter}), _dense, lambda tensor: tensor.clone(), plain=_without_numpy
+)
 
 
 def copied(value: Any, path: str) -> Any:

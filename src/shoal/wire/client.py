@@ -11,7 +11,7 @@ import msgspec
 
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.wire.codec import Decoder, encode
-from shoal.wire.messages import MAX_MESSAGE, PROTOCOL, FromAgent, FromMaster, Hello, Refuse, Welcome
+from shoal.wire.messages import MAX_COMMAND, PROTOCOL, FromAgent, FromMaster, Hello, Refuse, Welcome
 from shoal.wire.platform import Denied, FromPlatform, JobSeen, PlatformHello, ToPlatform
 from shoal.wire.tls import fingerprint_bytes
 
@@ -19,8 +19,8 @@ Out = TypeVar("Out", bound=msgspec.Struct)
 In = TypeVar("In", bound=msgspec.Struct)
 First = TypeVar("First", bound=msgspec.Struct)
 
-_agents: Decoder[FromMaster] = Decoder(FromMaster, limit=MAX_MESSAGE)
-_platforms: Decoder[ToPlatform] = Decoder(ToPlatform, limit=MAX_MESSAGE)
+_agents: Decoder[FromMaster] = Decoder(FromMaster, limit=MAX_COMMAND)
+_platforms: Decoder[ToPlatform] = Decoder(ToPlatform, limit=MAX_COMMAND)
 
 PING_SECONDS = 10.0
 """A master that answers no ping for half of this after it is counted as disconnected: a silent dead peer
@@ -144,7 +144,7 @@ async def _open(
         return await session.ws_connect(
             url.rstrip("/") + path,
             headers={"Authorization": f"Bearer {token}"},
-            max_msg_size=MAX_MESSAGE,
+            max_msg_size=MAX_COMMAND,
             compress=0,
             heartbeat=PING_SECONDS,
             ssl=aiohttp.Fingerprint(fingerprint_bytes(fingerprint)) if fingerprint else True,

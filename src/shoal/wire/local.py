@@ -28,6 +28,7 @@ from shoal.core.ledger import DatasetSpec, Lease
 from shoal.core.ledger import Progress as ShardProgress
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
+    MAX_COMMAND,
     MAX_MESSAGE,
     Commit,
     Interrupt,
@@ -265,7 +266,7 @@ FromAgentLocal = (
 )
 
 process_decoder: Decoder[FromProcess] = Decoder(FromProcess, limit=MAX_MESSAGE)
-agent_decoder: Decoder[FromAgentLocal] = Decoder(FromAgentLocal, limit=MAX_MESSAGE)
+agent_decoder: Decoder[FromAgentLocal] = Decoder(FromAgentLocal, limit=MAX_COMMAND)
 
 
 def frame(message: msgspec.Struct) -> bytes:
@@ -350,8 +351,8 @@ class LocalLink:
     def _receive(self) -> FromAgentLocal:
         header = self._read(HEADER.size)
         (length,) = HEADER.unpack(header)
-        if length > MAX_MESSAGE:
-            raise ProtocolError(f"message of {length} bytes, at most {MAX_MESSAGE} are read")
+        if length > MAX_COMMAND:
+            raise ProtocolError(f"message of {length} bytes, at most {MAX_COMMAND} are read")
         return agent_decoder.decode(self._read(length))
 
     def _read(self, count: int) -> bytes:

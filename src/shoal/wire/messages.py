@@ -19,7 +19,11 @@ PLAIN_STORE = "plain/store"
 """The key in a generation's bootstrap store under which plain scripts find their TCPStore: `host:port`."""
 
 MAX_MESSAGE = 4 * 1024 * 1024
-"""Bytes. A world of 10,000 members is about 1 MiB; nothing legitimate is larger."""
+"""Bytes that are read of one message from an agent or a training process."""
+
+MAX_COMMAND = 128 * 1024 * 1024
+"""Bytes that are read of one message from the master. A commit carries every member's addresses, and gloo's are about
+150 + 8 n bytes each in a world of n: 8 MB for 1,000 processes."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=True):
@@ -250,7 +254,7 @@ class Kill(Message, frozen=True, kw_only=True):
 
 
 class DumpStacks(Message, frozen=True, kw_only=True):
-    """Ask these training processes for their stacks on stderr."""
+    """Ask these training processes for their stacks on stderr; all of the node if none is named."""
 
     incarnation: int
     local_ranks: tuple[int, ...]

@@ -107,11 +107,13 @@ class AgentSocket:
         self._queue.put_nowait(None)
 
     async def write(self) -> None:
-        """The writer task: ends when the connection does."""
-        while not self._overflowed and (data := await self._queue.get()) is not None:
-            async with asyncio.timeout(self._settings.send_seconds):
-                await self._socket.send_bytes(data)
-        await self._socket.close(code=WSCloseCode.GOING_AWAY, message=b"the master has no more to say")
+        """The writer task. However it ends, the connection ends with it: nobody stays connected and hears nothing."""
+        try:
+            while not self._overflowed and (data := await self._queue.get()) is not None:
+                async with asyncio.timeout(self._settings.send_seconds):
+                    await self._socket.send_bytes(data)
+        finally:
+            await self._socket.close(code=WSCloseCode.GOING_AWAY, message=b"the master has no more to say")
 
 
 class AgentServer:
@@ -145,7 +147,7 @@ class AgentServer:
         except OSError as exc:
             await self._runner.cleanup()
             where = f"{self._listen.host}:{self._listen.port}"
-            raise BadInput(f"cannot listen on {where}: {exc.strerror or exc}; give another port") from exc
+            raise BadInput(f"cannot listen on {where}: {exc.strerror or exc}; give another address or port") from exc
         self.port = self._runner.addresses[0][1]
 
     def _sites(self, runner: web.AppRunner) -> list[web.BaseSite]:
@@ -208,7 +210,10 @@ class AgentServer:
         )
         if not response.can_prepare(request).ok:
             return web.json_response({"error": "/agent is a WebSocket"}, status=400)
-        await response.prepare(request)
+        try:
+            await response.prepare(request)
+        except ConnectionError:
+            return response  # it went away before it was greeted
         agent = AgentSocket(response, self._settings, peer=str(request.remote))
         try:
             async with asyncio.timeout(self._settings.handshake_seconds):

@@ -13,7 +13,7 @@ from shoal.core import ledger as ledgers
 from shoal.core.errors import BadInput
 from shoal.core.job import failures
 from shoal.core.job.turn import Turn
-from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job
+from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job, Tell
 from shoal.core.ledger import Ask, Lease, Ledger, Owner, Wake
 from shoal.core.nodes import NodeId, NodeStatus
 from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Round, RoundAnswer, node_of
@@ -22,7 +22,7 @@ from shoal.core.view import DatasetView
 
 def asked(turn: Turn, event: DataAsked) -> None:
     """A round of one agent: hear all it says, then answer it. Words for other nodes' processes do not count."""
-    heard = _own(event.round, event.node)
+    heard, first = _own(event.round, event.node), len(turn.effects)
     unusable: list[DatasetRefusal] = []
     void: list[tuple[Owner, str, int]] = []
     given: list[Given] = []
@@ -35,26 +35,27 @@ def asked(turn: Turn, event: DataAsked) -> None:
         void += _reunited(turn, claim)
     for ask in heard.asks:
         try:
-            book, answer = ledgers.exchange(turn.job.ledger, ask, turn.now)
+            book, said = ledgers.exchange(turn.job.ledger, ask, turn.now)
         except BadInput as exc:
             unusable.append(DatasetRefusal(dataset=ask.dataset, reason=str(exc)))
             continue
         _progressed(turn, ask)
-        _take(turn, book, answer.woken)
+        _take(turn, book, said.woken)
         given.append(
             Given(
                 owner=ask.owner,
                 dataset=ask.dataset,
-                verdict=answer.verdict,
-                leases=answer.leases,
-                refused=answer.refused,
-                reason=answer.reason,
+                verdict=said.verdict,
+                leases=said.leases,
+                refused=said.refused,
+                reason=said.reason,
             )
         )
     for departure in heard.departed:
         _departed(turn, departure)
-    answer_all = RoundAnswer(number=event.round.number, unusable=tuple(unusable), void=tuple(void), given=tuple(given))
-    turn.tell(DataAnswered(answer=answer_all), event.node)
+    answer = RoundAnswer(number=event.round.number, unusable=tuple(unusable), void=tuple(void), given=tuple(given))
+    # Before all wakes that the round brought about: who is told to wait must not have been woken already.
+    turn.effects.insert(first, Tell(to=(event.node,), what=DataAnswered(answer=answer)))
 
 
 def _own(heard: Round, node: NodeId) -> Round:

@@ -40,7 +40,7 @@ from shoal.core.recovery import (
     decide_recovery,
 )
 from shoal.core.view import JobPhase
-from shoal.core.world import Break, Standing
+from shoal.core.world import Break, Standing, WorldMember
 
 _CRITICAL = frozenset({Role.PS, Role.CHIEF, Role.EVALUATOR, Role.MASTER})
 
@@ -50,7 +50,7 @@ _CRITICAL = frozenset({Role.PS, Role.CHIEF, Role.EVALUATOR, Role.MASTER})
 
 def process_exited(turn: Turn, event: ProcessExited) -> None:
     """A training process ended with something else than success."""
-    if event.exit.error:
+    if event.exit.error and not _is_fallout(turn.job, turn.job.nodes[event.node]):
         turn.job = replace(turn.job, error=event.exit.error)
     if _is_early(turn.job, event.exit):
         _hold_back(turn, event)
@@ -97,11 +97,16 @@ def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost
         node_lost=node_lost,
         can_replace=not node.external,
         critical=node.role in _CRITICAL or len(staying(job)) - 1 < job.spec.min_nodes,
+        fallout=_is_fallout(job, node),
+        newcomer=_is_newcomer(job, node),
         host=node.host,
         memory=node.resource.memory,
     )
     decision = decide_recovery(failure, budget, without_progress=job.without_progress, now=turn.now, settings=settings)
-    _count(turn, node.seat, budget, decision)
+    if not (failure.fallout and cause is ExitCause.USER_ERROR):
+        _count(turn, node.seat, budget, decision)
+    committed = job.rendezvous.committed
+    turn.job = replace(turn.job, fallen=committed.generation if committed is not None else 0)
     turn.say(decision.reason)
     match decision:
         case RestartProcesses():
@@ -121,6 +126,27 @@ def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost
             fail(turn, decision.reason)
 
 
+def _is_fallout(job: Job, node: Node) -> bool:
+    """A failure has already ended the world that this incarnation is in: it failed because of that."""
+    committed = job.rendezvous.committed
+    return committed is not None and job.fallen == committed.generation and _ranked(job, node) is not None
+
+
+def _is_newcomer(job: Job, node: Node) -> bool:
+    """Others hold the job's state, and this incarnation never did."""
+    committed, ranked = job.rendezvous.committed, _ranked(job, node)
+    if committed is None or ranked is None:
+        return job.gain.step is not None
+    return committed.step is not None and ranked.step is None
+
+
+def _ranked(job: Job, node: Node) -> WorldMember | None:
+    """The node in the committed world, if its present incarnation is in it."""
+    committed = job.rendezvous.committed
+    ranked = committed.member(node.id) if committed is not None else None
+    return ranked if ranked is not None and ranked.incarnation == node.incarnation else None
+
+
 def _count(turn: Turn, seat: int, budget: Budget, decision: Recovery) -> None:
     """Charge what the decision says, once, where it is made."""
     match decision:
@@ -137,6 +163,9 @@ def _count(turn: Turn, seat: int, budget: Budget, decision: Recovery) -> None:
 def _restart_processes(turn: Turn, node: Node, reason: str) -> None:
     incarnation = node.incarnation + 1
     turn.put(replace(node, incarnation=incarnation))
+    seen = turn.job.seen.get(node.id)
+    if seen is not None:
+        turn.put_seen(node.id, replace(seen, processes=()))  # what was seen of the dead says nothing of the new
     turn.tell(RestartNode(incarnation=incarnation, sdk=turn.job.sdk, reason=reason), node.id)
     # Plain scripts restart everywhere, so this node is back as soon as the others; so is everybody in the first round.
     awaited = not turn.job.sdk or turn.job.rendezvous.committed is None
@@ -155,41 +184,49 @@ def _take_out(turn: Turn, node: Node, to: NodeStatus, cause: ExitCause, reason: 
 
 
 def _is_early(job: Job, exit: ProcessExit) -> bool:
-    """Before anything was gained, a user error may be everybody's."""
+    """Before anything was gained, in the first world, a user error may be everybody's."""
+    limit = job.settings.recovery.quick_death if job.sdk else job.settings.early_plain
     return (
         cause_of(exit) is ExitCause.USER_ERROR
         and job.gain.step is None
         and job.gain.samples is None
-        and exit.uptime_seconds < job.settings.recovery.quick_death.total_seconds()
-        and not job.budgets
+        and exit.uptime_seconds < limit.total_seconds()
+        and job.fallen is None
     )
 
 
 def _hold_back(turn: Turn, event: ProcessExited) -> None:
-    early = turn.job.early or EarlyErrors(until=turn.now + turn.job.settings.early_window, failures={})
-    if event.node not in early.failures:
-        failures = {**early.failures, event.node: (event.local_rank, event.exit)}
-        early = replace(early, failures=failures)
-    turn.job = replace(turn.job, early=early)
-    if all(node.id in early.failures for node in staying(turn.job)):
+    early = turn.job.early or EarlyErrors(until=turn.now + turn.job.settings.early_window, exits=())
+    turn.job = replace(turn.job, early=replace(early, exits=(*early.exits, (event.node, event.local_rank, event.exit))))
+    if _failed_everywhere(turn.job):
         settle_early(turn)
 
 
+def _failed_everywhere(job: Job) -> bool:
+    """Every process the job has had so far failed; none ended well."""
+    assert job.early is not None
+    failed = {(node, local_rank) for node, local_rank, _ in job.early.exits}
+    ran = [node for node in job.nodes.values() if node.status not in (NodeStatus.DELETED, NodeStatus.FAILED)]
+    return all((node.id, rank) in failed for node in ran for rank in range(job.spec.nproc))
+
+
 def settle_early(turn: Turn) -> None:
-    """The window is over or everybody has failed: fail the job if it is one error on every rank, else recover each."""
+    """The window is over or everybody has failed: fail the job if it is one error on every rank, else recover."""
     early = turn.job.early
     assert early is not None
+    everywhere = _failed_everywhere(turn.job) and len({_fingerprint(exit) for _, _, exit in early.exits}) == 1
     turn.job = replace(turn.job, early=None)
-    errors = {_fingerprint(exit) for _, exit in early.failures.values()}
-    if len(errors) == 1 and all(node.id in early.failures for node in staying(turn.job)):
-        node, (local_rank, exit) = next(iter(early.failures.items()))
-        everywhere = "on every rank " if turn.job.spec.max_nodes * turn.job.spec.nproc > 1 else ""
+    if everywhere:
+        node, local_rank, exit = early.exits[0]
+        where = "on every rank " if len(early.exits) > 1 else ""
         said = f": {_fingerprint(exit)}" if exit.error else ""
         who = _rank_name(turn.job, node, local_rank)
-        fail(turn, f"{who} ended with {describe(exit)} {everywhere}before the first step{said}")
+        fail(turn, f"{who} ended with {describe(exit)} {where}before the first step{said}")
         return
-    for node, (local_rank, exit) in early.failures.items():
-        if turn.job.ending is None and turn.job.nodes[node].is_live:
+    recovered: set[NodeId] = set()
+    for node, local_rank, exit in early.exits:
+        if turn.job.ending is None and turn.job.nodes[node].is_live and node not in recovered:
+            recovered.add(node)  # a restart brings all dead processes of the node back
             process_lost(turn, node, local_rank, exit)
 
 

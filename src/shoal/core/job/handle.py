@@ -165,8 +165,8 @@ def handle(job: Job, event: Event, now: datetime) -> Turned:
 
 def _react(turn: Turn, event: Event) -> None:
     match event:
-        case Ticked():
-            _tick(turn)
+        case Ticked(late=late):
+            _tick(turn, late)
         case ScaleAsked():
             members.scale(turn, event)
         case StopAsked(reason=reason, grace=grace):
@@ -187,11 +187,12 @@ def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
         case NodeExited(exit=exit):
             _node_exited(turn, node, exit)
         case NodeLeft():
-            _ended_well(turn, node, "it was drained")
-        case HeartbeatSeen(processes=processes):
+            _left(turn, node)
+        case HeartbeatSeen(incarnation=incarnation, processes=processes):
             seen = turn.job.seen.get(node.id)
             if seen is not None:
-                turn.put_seen(node.id, replace(seen, at=now, processes=processes))
+                current = processes if incarnation == node.incarnation else seen.processes
+                turn.put_seen(node.id, replace(seen, at=now, processes=current))
         case ResizeTold():
             _resized(turn, event)
         case DataAsked():
@@ -309,6 +310,16 @@ def _node_exited(turn: Turn, node: Node, exit: ProcessExit) -> None:
     failures.node_lost(turn, node.id, cause, f"its agent ended with {describe(exit)}")
 
 
+def _left(turn: Turn, node: Node) -> None:
+    """It was drained; or it goes by itself, and then the world it is in has lost a member that nobody replaces."""
+    member = turn.job.rendezvous.members.get(node.id)
+    if member is not None and not member.leaving and member.standing is not Standing.EXPECTED:
+        reason = f"{node.id}: it left by itself"
+        turn.job = replace(turn.job, target=max(turn.job.spec.min_nodes, turn.job.target - 1))
+        turn.follow(world.lost(turn.job.rendezvous, node.id, now=turn.now, reason=reason))
+    _ended_well(turn, node, "it was drained" if member is None or member.leaving else "it left by itself")
+
+
 def _ended_well(turn: Turn, node: Node, reason: str) -> None:
     turn.move(node.id, NodeStatus.SUCCEEDED, reason)
     turn.follow(world.completed(turn.job.rendezvous, node.id, now=turn.now))
@@ -324,7 +335,8 @@ def _peer_lost(turn: Turn, event: PeerLost) -> None:
     if turn.job.peer_closed is None:
         turn.job = replace(turn.job, peer_closed=turn.now)
     for node, seen in turn.job.seen.items():
-        if not seen.connected and not seen.unheard and _in_world(turn.job, node):
+        gone = not seen.connected and not seen.unheard
+        if gone and _in_world(turn.job, node) and not turn.is_ending:
             failures.node_lost(turn, node, ExitCause.GONE, "its agent and its peers' connections closed")
 
 
@@ -381,19 +393,35 @@ def _resized(turn: Turn, event: ResizeTold) -> None:
 # Time ----------------------------------------------------------------------------------------------------
 
 
-def _tick(turn: Turn) -> None:
+def _tick(turn: Turn, late: timedelta) -> None:
     if turn.job.ending is not None:
         return
+    if late > turn.job.settings.heartbeat:
+        _pardon(turn, late)
     turn.follow(world.ticked(turn.job.rendezvous, now=turn.now))
     data.ticked(turn)
     if turn.job.early is not None and turn.now >= turn.job.early.until:
         failures.settle_early(turn)
     for node, why in _gone(turn.job, turn.now):
-        failures.node_lost(turn, node, ExitCause.GONE, why)
+        if not turn.is_ending:
+            failures.node_lost(turn, node, ExitCause.GONE, why)
+    if turn.is_ending:
+        return
     _check_broken(turn)
     failures.check_stopped(turn)
     failures.check_hang(turn)
     _check_short(turn)
+
+
+def _pardon(turn: Turn, late: timedelta) -> None:
+    """The master itself was away for so long: what the nodes said meanwhile is still to be read."""
+    job = turn.job
+    seen = {
+        node: replace(s, at=s.at + late, suspect_until=s.suspect_until + late if s.suspect_until else None)
+        for node, s in job.seen.items()
+    }
+    turn.job = replace(job, seen=seen, gain=replace(job.gain, at=job.gain.at + late))
+    turn.say(f"the master was held up for {late.total_seconds():.0f} s; nobody is given up for that time")
 
 
 def _gone(job: Job, now: datetime) -> list[tuple[NodeId, str]]:
@@ -456,6 +484,7 @@ def _settle(turn: Turn) -> None:
     if job.ending is None:
         _drop_unfilled(turn)
         _check_success(turn)
+        _check_hopeless(turn)
         job = turn.job
     if job.ending is not None:
         over = job.end_by is not None and turn.now >= job.end_by
@@ -494,6 +523,18 @@ def _check_success(turn: Turn) -> None:
         return
     if all(turn.job.nodes[m.node].status is NodeStatus.SUCCEEDED for m in committed.members):
         failures.end(turn, JobPhase.SUCCEEDED, "all members of the last world ended well")
+
+
+def _check_hopeless(turn: Turn) -> None:
+    """Members that ended well do not come back: if those left are fewer than the minimum, no world can be formed."""
+    r, job = turn.job.rendezvous, turn.job
+    if job.ending is not None or r.committed is None or r.running is not None or r.pending is not None or r.released:
+        return
+    done = [m.node for m in r.committed.members if job.nodes[m.node].status is NodeStatus.SUCCEEDED]
+    left = len(members.staying(job))
+    if done and left < job.spec.min_nodes:
+        names = ", ".join(done)
+        failures.fail(turn, f"{names} ended well, {left} left to recover, {job.spec.min_nodes} are needed")
 
 
 def _in_world(job: Job, node: NodeId) -> bool:

@@ -88,10 +88,11 @@ def _start(turn: Turn, nodes: tuple[Node, ...], *, remove: tuple[Node, ...], rea
             )
         )
     )
-    # Before the first world everybody launched is waited for; later ones join a world that trains.
-    first = turn.job.rendezvous.committed is None
+    # Before the first world everybody launched is waited for. Later ones join a world that trains; but plain scripts
+    # restart for every world, so one that is being formed waits for them.
+    awaited = turn.job.rendezvous.committed is None or not turn.job.sdk
     for node in launched:
-        turn.follow(world.expect(turn.job.rendezvous, node.id, node.incarnation, awaited=first, now=turn.now))
+        turn.follow(world.expect(turn.job.rendezvous, node.id, node.incarnation, awaited=awaited, now=turn.now))
 
 
 def _youngest(job: Job, count: int) -> list[NodeId]:

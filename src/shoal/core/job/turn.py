@@ -24,6 +24,10 @@ class Turn:
         self.now = now
         self.effects: list[Effect] = []
 
+    @property
+    def is_ending(self) -> bool:
+        return self.job.ending is not None
+
     def put(self, node: Node) -> None:
         self.job = replace(self.job, nodes={**self.job.nodes, node.id: node})
 

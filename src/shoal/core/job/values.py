@@ -53,6 +53,8 @@ class JobSettings:
     """How long a world may stand still after members reported a closed connection while nobody is known to be gone."""
     early_window: timedelta = timedelta(seconds=2)
     """How long the first error before the first step is held back, to see whether every rank has it."""
+    early_plain: timedelta = timedelta(seconds=5)
+    """A process of a plain script, which reports no steps, counts as before its first one when it died younger."""
     pending_timeout: timedelta = timedelta(minutes=15)
     """How long the job may have fewer nodes than its minimum."""
     grace: timedelta = timedelta(seconds=15)
@@ -108,8 +110,8 @@ class EarlyErrors:
     """User errors before the first step, held back to see whether every rank has the same one."""
 
     until: datetime
-    failures: Mapping[NodeId, tuple[int, ProcessExit]]
-    """Of each node its first: (local rank, how it ended)."""
+    exits: tuple[tuple[NodeId, int, ProcessExit], ...]
+    """(node, local rank, how it ended), in the order in which they came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,8 @@ class Job:
     budgets: Mapping[int, Budget] = field(default_factory=dict)
     """By seat."""
     without_progress: int = 0
+    fallen: int | None = None
+    """The generation that a failure has ended: what else fails in it is fallout and not charged again."""
     gain: Gain
     early: EarlyErrors | None = None
     peer_closed: datetime | None = None
@@ -292,6 +296,9 @@ class StopAsked:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """Time passed; see `deadline`."""
+
+    late: timedelta = timedelta(0)
+    """How much later than it was due: this process was stopped or starved, and nobody can be blamed for the silence."""
 
 
 NodeEvent = (
