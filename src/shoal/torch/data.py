@@ -31,7 +31,8 @@ from shoal.core.errors import BadInput
 from shoal.core.ledger import DatasetSpec, micro_batch, records, total_steps
 from shoal.torch.state import State
 from shoal.torch.stepping import MicroBatch
-from shoal.trainer.data import PREFETCH, Data, Shard
+from shoal.trainer.data import PREFETCH, Data
+from shoal.trainer.feed import Feed
 from shoal.trainer.job import dataset_spec
 
 # The ordered mode ----------------------------------------------------------------------------------------
@@ -143,9 +144,8 @@ class ShardLoader:
     ) -> None:
         if batch_size < 1:
             raise BadInput(f"dataset {name}: batch_size must be at least 1, got {batch_size}")
-        self._data, self._name = data, name
-        self._epoch, self._prefetch = epoch, prefetch_shards
-        self._batches = _LeasedBatches(data, name, batch_size)
+        self._feed = Feed(data, name, epoch=epoch, prefetch=prefetch_shards)
+        self._batches = _LeasedBatches(self._feed, batch_size)
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=self._batches,
@@ -155,85 +155,26 @@ class ShardLoader:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        self._data.want(self._name, epoch=self._epoch, prefetch=self._prefetch)
-        batches = self._batches
         try:
-            while batches.refill():
+            while self._feed.refill():
                 for batch in self._loader:
-                    if batches.is_lost:
-                        batches.drop()
-                        continue
                     yield batch
-                    batches.trained()
+                    self._feed.trained(self._batches.sizes.popleft())
         finally:
-            batches.give_up()
+            self._batches.sizes.clear()
+            self._feed.give_up()
 
 
 class _LeasedBatches:
-    """Lists of indices for a `DataLoader`, and which part of which shard each of them is.
+    """Lists of indices for a `DataLoader`, which gives the batches back in this order."""
 
-    It never waits while something that it has handed out is not trained yet: the shard that it would wait for may be
-    its own. Then it ends, the loader runs dry, and `refill` waits.
-    """
-
-    def __init__(self, data: Data, name: str, batch_size: int) -> None:
-        self._data, self._name, self._size = data, name, batch_size
-        self._open: tuple[Shard, Iterator[int]] | None = None
-        self._out: deque[list[tuple[Shard, int]]] = deque()
-        """Of each batch under way, how many records of which shards."""
-
-    def refill(self) -> bool:
-        """Wait for something to train; False: everything is."""
-        return self._next_shard(wait=True)
+    def __init__(self, feed: Feed, size: int) -> None:
+        self._feed, self._size = feed, size
+        self.sizes: deque[int] = deque()
+        """Of the batches under way."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        batch: list[int] = []
-        parts: list[tuple[Shard, int]] = []
-        while self._open is not None or self._next_shard(wait=False):
-            assert self._open is not None
-            shard, left = self._open
-            taken = list(islice(left, self._size - len(batch)))
-            if taken:
-                batch += taken
-                parts.append((shard, len(taken)))
-            if len(batch) < self._size:
-                self._open = None
-            else:
-                self._out.append(parts)
-                yield batch
-                batch, parts = [], []
-        if batch:
-            self._out.append(parts)
+        records = self._feed.records()
+        while batch := list(islice(records, self._size)):
+            self.sizes.append(len(batch))
             yield batch
-
-    @property
-    def is_lost(self) -> bool:
-        return all(shard.is_lost for shard, _ in self._out[0])
-
-    def trained(self) -> None:
-        for shard, count in self._out.popleft():
-            shard.trained(count)
-            if shard.done == shard.size:
-                self._data.close(shard)
-
-    def drop(self) -> None:
-        for shard, _ in self._out.popleft():
-            self._data.close(shard)
-
-    def give_up(self) -> None:
-        """The loop was left: what was handed out and is not trained goes back to the queue."""
-        begun = [shard for parts in self._out for shard, _ in parts]
-        begun += [] if self._open is None else [self._open[0]]
-        for shard in reversed(list(dict.fromkeys(begun))):
-            self._data.put_back(shard)
-        self._out.clear()
-        self._open = None
-
-    def _next_shard(self, *, wait: bool) -> bool:
-        if self._open is not None:
-            return True
-        shard = self._data.take(self._name, wait=wait and not self._out)
-        if shard is None:
-            return False
-        self._open = (shard, shard.records())
-        return True
