@@ -190,7 +190,7 @@ class Checkpoints:
                 image = manifests.load(candidate.folder, candidate.found)
                 where = f"{candidate.folder.url} ({candidate.found.name})"
             else:
-                image = Image(memoryview(mapped(Path(candidate.path), write=True)))
+                image = Image(self._segment(candidate.path).numpy().data)
                 where = "the agent's memory"
         except (Damaged, BadImage, OSError) as exc:
             _tell_damage(exc)
