@@ -18,10 +18,11 @@ from shoal.core.exits import ProcessExit
 from shoal.core.job import handle
 from shoal.core.job.takeover import taken_over
 from shoal.core.job.values import AgentDisconnected, DataAnswered, DataAsked, DataWoken, Event, NodeExited, Tell, Ticked
-from shoal.core.ledger import DatasetSpec
+from shoal.core.ledger import Checkpoint, DatasetSpec
 from shoal.core.nodes import NodeId
 from shoal.core.rounds import Round, owner_of
 from shoal.trainer.data import Data, Shard
+from shoal.wire.local import LedgerPut
 
 
 class Process:
@@ -108,6 +109,8 @@ class Chain:
         self.trained: Counter[tuple[int, int]] = Counter()
         self.pids = 0
         self.term = 1
+        self.mark: Checkpoint | None = None
+        self.restores = 0
         self.story = Story(nodes=nodes, minimum=1, maximum=nodes + 2)
         self.records = [journal.snapshot(self.story.job)]
         self.written = self.story.job
@@ -175,10 +178,21 @@ class Chain:
                 lambda: self.kill_node(agent),
                 self.new_master,
                 lambda: self.wait(self.chance.choice([0.1, 3.0])),
+                self.save,
+                lambda: self.restore(agent),
             ],
-            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 2],
+            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 2, 1, 0.5],
         )[0]()
         self.check()
+
+    def save(self) -> None:
+        self.mark = ledgers.checkpoint(self.story.job.ledger)
+
+    def restore(self, agent: Agent) -> None:
+        """A process restores the last checkpoint. Nobody is told: whoever trains on finds out by being refused."""
+        if self.mark is not None and agent.process is not None:
+            self.restores += 1
+            agent.desk.said(agent.process.owner, LedgerPut(number=self.restores, mark=self.mark))
 
     def lose_link(self, agent: Agent) -> None:
         if agent.connected:

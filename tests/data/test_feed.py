@@ -109,6 +109,30 @@ def test_other_words_about_the_same_dataset_are_refused() -> None:
         job.dataset("train", size=41, shard_size=7)
 
 
+def test_after_a_restore_the_data_goes_on_where_the_model_was_saved() -> None:
+    job = a_job(epochs=2, shuffle="samples")
+    seen: list[int] = []
+    saved, at, restored = b"", 0, False
+    for shard in job.shards("train"):
+        for record in shard:
+            seen.append(record)
+        if len(seen) == 21 and not restored:
+            saved, at = job.checkpoint(), 21
+        if len(seen) == 35 and not restored:
+            job.restore(saved)
+            del seen[at:]  # what the model has not seen, now that it is the one of then
+            restored = True
+    assert Counter(seen) == Counter(dict.fromkeys(range(40), 2))
+
+
+def test_a_checkpoint_of_other_data_is_refused() -> None:
+    saved = a_job().checkpoint()
+    with pytest.raises(BadInput, match="dataset train is not the one of the checkpoint: size 41 instead of 40"):
+        a_job(41).restore(saved)
+    with pytest.raises(BadInput, match="no checkpoint of a ledger"):
+        a_job().restore(b"nothing")
+
+
 def test_an_unknown_dataset_is_named() -> None:
     with pytest.raises(BadInput, match="dataset test is not registered; registered: train"):
         next(a_job().shards("test"))

@@ -29,6 +29,8 @@ from shoal.wire.local import (
     DatasetNamed,
     FromAgentLocal,
     FromProcess,
+    LedgerPut,
+    LedgerWanted,
     LocalAck,
     LocalFinished,
     LocalPeerClosed,
@@ -448,7 +450,7 @@ def said(n: Node, local_rank: int, message: FromProcess) -> Step:
             return n, ()  # said once, answered at the socket
         case SlotWanted() | SlotsWanted() | Saved() | CheckpointsWanted():
             return n, ()  # the saver's business
-        case DatasetNamed() | ShardsSaid():
+        case DatasetNamed() | ShardsSaid() | LedgerWanted() | LedgerPut():
             return n, ()  # the shards' business
         case _:
             assert_never(message)

@@ -12,8 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shoal.core.ledger import Ask, DatasetSpec, Lease, Owner, Progress, Verdict, Wake
-from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Round, RoundAnswer
-from shoal.wire.local import DataAnswer, DatasetNamed, DatasetUnusable, DataWord, ShardsGiven, ShardsSaid
+from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Restore, Round, RoundAnswer
+from shoal.wire.local import (
+    DataAnswer,
+    DatasetNamed,
+    DatasetUnusable,
+    DataWord,
+    LedgerMark,
+    LedgerPut,
+    LedgerWanted,
+    ShardsGiven,
+    ShardsSaid,
+)
 
 Key = tuple[Owner, str]
 
@@ -46,6 +56,9 @@ class Desk:
         self._specs: dict[tuple[Owner, str], DatasetSpec] = {}
         self._unsaid: list[DatasetSpec] = []
         self._departures: list[Departure] = []
+        self._marks: dict[Owner, None] = {}
+        """Who wants a checkpoint of the ledger and has none."""
+        self._restores: dict[Owner, Restore] = {}
         self._sent: Round | None = None
         """The one that was not answered yet."""
         self._number = 0
@@ -71,6 +84,10 @@ class Desk:
                 for attempt in word.completed:
                     book.completed[attempt] = None
                     book.progress.pop(attempt, None)
+            case LedgerWanted():
+                self._marks[owner] = None
+            case LedgerPut(number=number, mark=mark):
+                self._restores[owner] = Restore(owner=owner, number=number, mark=mark)
 
     def departed(self, owner: Owner, *, charged: bool, reason: str) -> None:
         """A process has ended. What it said last is said before that."""
@@ -80,6 +97,8 @@ class Desk:
         if mine:
             self._departures.append(Departure(owner=owner, charged=charged, reason=reason))
         self._specs = {key: spec for key, spec in self._specs.items() if key[0] != owner}
+        self._marks.pop(owner, None)
+        self._restores.pop(owner, None)
 
     def woken(self, wakes: tuple[Wake, ...]) -> None:
         for wake in wakes:
@@ -108,6 +127,7 @@ class Desk:
             self._given(given, asked=(given.owner, given.dataset) in wanted)
         for refusal in answer.unusable:
             self._unusable(refusal)
+        self._marked(sent, answer)
         gone = {departure.owner for departure in sent.departed}
         del self._departures[: len(sent.departed)]
         self._books = {key: book for key, book in self._books.items() if key[0] not in gone}
@@ -125,7 +145,12 @@ class Desk:
 
     @property
     def is_quiet(self) -> bool:
-        return self._sent is None and not self._departures and not self._unsaid and not self._with_news()
+        return self._sent is None and not self._has_words and not self._with_news()
+
+    @property
+    def _has_words(self) -> bool:
+        """Something besides the books is to be said."""
+        return bool(self._unsaid or self._departures or self._marks or self._restores)
 
     # What is to be done -----------------------------------------------------------------------------------
 
@@ -139,7 +164,7 @@ class Desk:
         if self._sent is not None:
             return None
         news = self._with_news()
-        if not (news or self._unsaid or self._departures or self._compare):
+        if not (news or self._has_words or self._compare):
             return None
         self._number += 1
         holding = tuple(
@@ -153,6 +178,8 @@ class Desk:
             holding=holding,
             asks=tuple(self._ask(key) for key in news),
             departed=tuple(self._departures),
+            restores=tuple(self._restores.values()),
+            marks=tuple(self._marks),
         )
         self._unsaid, self._compare = [], False
         for key in news:
@@ -218,6 +245,18 @@ class Desk:
         owners = [owner for owner, name in (*self._specs, *self._books) if name == refusal.dataset]
         for owner in dict.fromkeys(owners):
             self._letters.append((owner, DatasetUnusable(dataset=refusal.dataset, reason=refusal.reason)))
+
+    def _marked(self, sent: Round, answer: RoundAnswer) -> None:
+        problems = dict(answer.refused)
+        for restore in sent.restores:
+            if self._restores.get(restore.owner) is restore:
+                del self._restores[restore.owner]
+                self._compare = bool(self._books)  # what was held before is void
+                self._letters.append((restore.owner, LedgerMark(problem=problems.get(restore.owner))))
+        for owner in sent.marks:
+            if owner in self._marks:
+                del self._marks[owner]
+                self._letters.append((owner, LedgerMark(mark=answer.mark)))
 
     def _tell(
         self, key: Key, *, leases: tuple[Lease, ...] = (), lost: tuple[int, ...] = (), ended: bool = False

@@ -10,7 +10,7 @@ An owner is one training process in one life: `worker-3.0@4711` is local rank 0 
 
 from dataclasses import dataclass
 
-from shoal.core.ledger import Ask, DatasetSpec, Lease, Owner, Refusal, Verdict
+from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, Lease, Owner, Refusal, Verdict
 from shoal.core.nodes import NodeId
 
 
@@ -42,6 +42,16 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """An owner's model stands where this checkpoint was taken: so must the ledger."""
+
+    owner: Owner
+    number: int
+    """The owner's own; said again, it changes nothing."""
+    mark: Checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     number: int
     specs: tuple[DatasetSpec, ...] = ()
@@ -49,7 +59,10 @@ class Round:
     holding: tuple[Holding, ...] = ()
     asks: tuple[Ask, ...] = ()
     departed: tuple[Departure, ...] = ()
-    """Heard last: what they reported still counts."""
+    """Heard behind the asks: what they reported still counts."""
+    restores: tuple[Restore, ...] = ()
+    marks: tuple[Owner, ...] = ()
+    """Who wants a checkpoint of the ledger, with all that this round reports in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +92,7 @@ class RoundAnswer:
     void: tuple[tuple[Owner, str, int], ...] = ()
     """(owner, dataset, attempt) of what was held and is no longer."""
     given: tuple[Given, ...] = ()
+    mark: Checkpoint | None = None
+    """If somebody wanted it."""
+    refused: tuple[tuple[Owner, str], ...] = ()
+    """Checkpoints that are not of this job's datasets, and why."""

@@ -19,10 +19,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import msgspec
+
 from shoal.core import ledger as ledgers
 from shoal.core.errors import BadInput
-from shoal.core.ledger import Ask, DatasetSpec, Lease, Ledger, Owner, Progress, Verdict, records
-from shoal.wire.local import DataAnswer, DatasetNamed, DatasetUnusable, DataWord, ShardsGiven, ShardsSaid
+from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, Lease, Ledger, Owner, Progress, Verdict, records
+from shoal.wire.local import (
+    DataAnswer,
+    DatasetNamed,
+    DatasetUnusable,
+    DataWord,
+    LedgerMark,
+    LedgerPut,
+    LedgerWanted,
+    ShardsGiven,
+    ShardsSaid,
+)
 
 PREFETCH = 2
 """Shards that a process holds: the one it trains and the next."""
@@ -115,6 +127,9 @@ class Data:
         self._changed = threading.Condition()
         self._specs: dict[str, DatasetSpec] = {}
         self._queues: dict[str, _Queue] = {}
+        self._asking = threading.Lock()
+        self._marks: deque[LedgerMark] = deque()
+        self._restores = 0
 
     def register(self, spec: DatasetSpec) -> None:
         """Use this dataset. Every worker says the same words; others are refused, here or by the master."""
@@ -210,10 +225,46 @@ class Data:
             if news:
                 self._say(name)
 
+    # With the model's checkpoint --------------------------------------------------------------------------
+
+    def checkpoint(self) -> bytes:
+        """What is trained of all datasets by now, by everybody's reports: a small value that goes with the model's
+        checkpoint."""
+        self.flush()
+        mark = self._ask_ledger(LedgerWanted()).mark
+        assert mark is not None
+        return msgspec.msgpack.encode(mark)
+
+    def restore(self, saved: bytes) -> None:
+        """The model was restored: go on where the ledger stood when `checkpoint` gave this. What the model has not seen
+        is trained again, what it has seen is not; all workers' shards from before are void."""
+        try:
+            mark = msgspec.msgpack.decode(saved, type=Checkpoint)
+        except msgspec.MsgspecError as exc:
+            raise BadInput(f"these {len(saved)} bytes are no checkpoint of a ledger: {exc}") from exc
+        with self._changed:
+            self._restores += 1
+            for queue in self._queues.values():
+                self._drop(queue, frozenset((*queue.open, *(lease.attempt for lease in queue.leases))))
+        problem = self._ask_ledger(LedgerPut(number=self._restores, mark=mark)).problem
+        if problem is not None:
+            raise BadInput(problem)
+
+    def _ask_ledger(self, question: LedgerWanted | LedgerPut) -> LedgerMark:
+        with self._asking:
+            self._send(question)
+            with self._changed:
+                self._changed.wait_for(lambda: self._marks)
+                return self._marks.popleft()
+
     # Words ------------------------------------------------------------------------------------------------
 
     def received(self, answer: DataAnswer) -> None:
         with self._changed:
+            if isinstance(answer, LedgerMark):
+                self._marks.append(answer)
+                self._changed.notify_all()
+                return
             queue = self._queues.setdefault(answer.dataset, _Queue())
             match answer:
                 case DatasetUnusable(reason=reason):
@@ -263,6 +314,13 @@ class Alone:
                 self._ledger = ledgers.registered(self._ledger, spec)
             case ShardsSaid():
                 self._exchange(word)
+            case LedgerWanted():
+                self.data.received(LedgerMark(mark=ledgers.checkpoint(self._ledger)))
+            case LedgerPut(mark=mark):
+                self._ledger, _ = ledgers.restored(self._ledger, mark)
+                for held in self._held.values():
+                    held.clear()
+                self.data.received(LedgerMark())
 
     def _exchange(self, word: ShardsSaid) -> None:
         held = self._held.setdefault(word.dataset, set())

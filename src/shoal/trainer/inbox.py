@@ -15,6 +15,7 @@ from shoal.wire.local import (
     Checkpoints,
     DatasetUnusable,
     FromAgentLocal,
+    LedgerMark,
     ShardsGiven,
     SlotGiven,
     SlotRefused,
@@ -70,7 +71,7 @@ class Inbox:
                     self.released = generation
                 case SlotGiven() | SlotRefused() | SlotsMade() | Checkpoints():
                     self.answer = message
-                case ShardsGiven() | DatasetUnusable():
+                case ShardsGiven() | DatasetUnusable() | LedgerMark():
                     pass  # the data's business: the session has passed them on
                 case Attached() | Refuse():
                     pass  # answers to the handshake; the link has dealt with them

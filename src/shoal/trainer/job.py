@@ -109,6 +109,15 @@ class Job:
         with self._final():
             yield from self._data.shards(name, epoch=epoch, prefetch=prefetch)
 
+    def checkpoint(self) -> bytes:
+        """What is trained by now; goes with the model's checkpoint."""
+        return self._data.checkpoint()
+
+    def restore(self, saved: bytes) -> None:
+        """Go on where the data stood when `checkpoint` gave this; call it when the model was restored."""
+        with self._final():
+            self._data.restore(saved)
+
     @contextmanager
     def _final(self) -> Iterator[None]:
         """What is wrong with the user's words is wrong again after a restart: say so, and end for good."""

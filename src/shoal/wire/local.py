@@ -12,7 +12,7 @@ Checkpoints, at any time: `SlotWanted` is answered by `SlotGiven` or `SlotRefuse
 `CheckpointsWanted` by `Checkpoints`; `Saved` is not answered. One question at a time.
 
 Data, at any time: `DatasetNamed` and `ShardsSaid`; the agent sends `ShardsGiven` whenever there is something to give,
-or `DatasetUnusable`.
+or `DatasetUnusable`. `LedgerWanted` and `LedgerPut` are answered by `LedgerMark`.
 """
 
 import os
@@ -24,7 +24,7 @@ from collections.abc import Callable
 import msgspec
 
 from shoal.core.errors import Disconnected, ProtocolError, Refused
-from shoal.core.ledger import DatasetSpec, Lease
+from shoal.core.ledger import Checkpoint, DatasetSpec, Lease
 from shoal.core.ledger import Progress as ShardProgress
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
@@ -149,7 +149,19 @@ class ShardsSaid(Message, frozen=True, kw_only=True):
     """In all, with the one it is at. The agent sees to it that there are so many, until the end."""
 
 
-DataWord = DatasetNamed | ShardsSaid
+class LedgerWanted(Message, frozen=True, kw_only=True):
+    """What is trained by now, of all datasets? Goes with the model's checkpoint. Answered by `LedgerMark`."""
+
+
+class LedgerPut(Message, frozen=True, kw_only=True):
+    """The model was restored: the ledger shall stand where it did then. Answered by `LedgerMark`."""
+
+    number: int
+    """Counted by this process."""
+    mark: Checkpoint
+
+
+DataWord = DatasetNamed | ShardsSaid | LedgerWanted | LedgerPut
 """What a process says about its data. It never changes where the node stands in its world."""
 
 CheckpointWord = SlotWanted | SlotsWanted | Saved | CheckpointsWanted
@@ -170,6 +182,8 @@ FromProcess = (
     | CheckpointsWanted
     | DatasetNamed
     | ShardsSaid
+    | LedgerWanted
+    | LedgerPut
 )
 
 
@@ -244,7 +258,15 @@ class DatasetUnusable(Message, frozen=True, kw_only=True):
     reason: str
 
 
-DataAnswer = ShardsGiven | DatasetUnusable
+class LedgerMark(Message, frozen=True, kw_only=True):
+    """What is trained by now, or that the ledger stands where it was put."""
+
+    mark: Checkpoint | None = None
+    problem: str | None = None
+    """Why it could not be put there."""
+
+
+DataAnswer = ShardsGiven | DatasetUnusable | LedgerMark
 
 CheckpointAnswer = SlotGiven | SlotRefused | SlotsMade | Checkpoints
 
@@ -263,6 +285,7 @@ FromAgentLocal = (
     | Checkpoints
     | ShardsGiven
     | DatasetUnusable
+    | LedgerMark
 )
 
 process_decoder: Decoder[FromProcess] = Decoder(FromProcess, limit=MAX_MESSAGE)

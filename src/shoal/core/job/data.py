@@ -16,7 +16,7 @@ from shoal.core.job.turn import Turn
 from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job, Tell
 from shoal.core.ledger import Ask, Lease, Ledger, Owner, Wake
 from shoal.core.nodes import NodeId, NodeStatus
-from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Round, RoundAnswer, node_of
+from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Restore, Round, RoundAnswer, node_of
 from shoal.core.view import DatasetView
 
 
@@ -53,7 +53,14 @@ def asked(turn: Turn, event: DataAsked) -> None:
         )
     for departure in heard.departed:
         _departed(turn, departure)
-    answer = RoundAnswer(number=event.round.number, unusable=tuple(unusable), void=tuple(void), given=tuple(given))
+    answer = RoundAnswer(
+        number=event.round.number,
+        unusable=tuple(unusable),
+        void=tuple(void),
+        given=tuple(given),
+        refused=tuple(_restored(turn, heard.restores)),
+        mark=ledgers.checkpoint(turn.job.ledger) if heard.marks else None,
+    )
     # Before all wakes that the round brought about: who is told to wait must not have been woken already.
     turn.effects.insert(first, Tell(to=(event.node,), what=DataAnswered(answer=answer)))
 
@@ -64,7 +71,23 @@ def _own(heard: Round, node: NodeId) -> Round:
         holding=tuple(claim for claim in heard.holding if node_of(claim.owner) == node),
         departed=tuple(gone for gone in heard.departed if node_of(gone.owner) == node),
         asks=tuple(ask for ask in heard.asks if node_of(ask.owner) == node),
+        restores=tuple(restore for restore in heard.restores if node_of(restore.owner) == node),
     )
+
+
+def _restored(turn: Turn, restores: tuple[Restore, ...]) -> Iterable[tuple[Owner, str]]:
+    """Go back, or forth, to where a model was saved. Each wish is fulfilled once, however often it is said."""
+    for restore in restores:
+        if turn.job.restored.get(restore.owner, -1) >= restore.number:
+            continue
+        try:
+            book, woken = ledgers.restored(turn.job.ledger, restore.mark)
+        except BadInput as exc:
+            yield restore.owner, str(exc)
+            continue
+        turn.job = replace(turn.job, restored={**turn.job.restored, restore.owner: restore.number})
+        turn.say(f"{restore.owner} restored a checkpoint: the data goes on from there")
+        _take(turn, book, woken)
 
 
 def _reunited(turn: Turn, claim: Holding) -> Iterable[tuple[Owner, str, int]]:

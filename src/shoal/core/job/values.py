@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from shoal.core.exits import ProcessExit
 from shoal.core.hang import HangSettings
-from shoal.core.ledger import Ledger, Wake
+from shoal.core.ledger import Ledger, Owner, Wake
 from shoal.core.nodes import Node, NodeId, ProcessSeen
 from shoal.core.plans import ScalePlan
 from shoal.core.recovery import Budget, RecoverySettings
@@ -161,6 +161,8 @@ class Job:
     error: str | None = None
     ledger: Ledger = field(default_factory=Ledger)
     """What is trained of which dataset, and who trains what now."""
+    restored: Mapping[Owner, int] = field(default_factory=dict)
+    """Of each process that restored a checkpoint, the last time it did, by its own count."""
 
 
 # What can happen -----------------------------------------------------------------------------------------
