@@ -122,6 +122,7 @@ async def test_a_shard_that_kills_whoever_trains_it_ends_the_job_by_name(tmp_pat
     [
         pytest.param(("--size", "0", "--shard", "1"), "dataset train: size must be at least 1 record", id="empty"),
         pytest.param(("--size", "-5", "--shard", "1"), "got -5", id="negative"),
+        pytest.param(("--contradict",), "dataset train is registered already, now with seed", id="contradicting"),
         pytest.param(
             ("--size", "10", "--shard", "11"), "shard_size must be at most the dataset's 10 records", id="big"
         ),
@@ -131,7 +132,7 @@ async def test_a_dataset_that_cannot_be_ends_the_job_at_once_and_says_why(
     tmp_path: Path, wrong: tuple[str, ...], said: str
 ) -> None:
     args = arguments(tmp_path, *wrong)
-    async with shoal_run(tmp_path, "--nnodes", "1", script=SCRIPT, script_args=args) as run:
+    async with shoal_run(tmp_path, "--nnodes", "2", script=SCRIPT, script_args=args) as run:
         assert await run.ended() == 1, run.output
     assert said in run.output
     assert "76" in run.output

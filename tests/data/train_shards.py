@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--poison", type=int, default=None, help="the record that kills whoever trains it")
     parser.add_argument("--lease", type=float, default=300.0)
     parser.add_argument("--gate", help="wait until this file exists before the first record")
+    parser.add_argument("--contradict", action="store_true", help="no two workers have the same seed")
     given = parser.parse_args()
 
     job = shoal.trainer.join()
@@ -32,7 +33,7 @@ def main() -> None:
         shard_size=given.shard,
         epochs=given.epochs,
         shuffle="samples",
-        seed=7,
+        seed=os.getpid() if given.contradict else 7,
         lease_seconds=given.lease,
     )
     if given.evaluate:
