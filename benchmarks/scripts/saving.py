@@ -111,6 +111,12 @@ def main() -> None:
             saves.append(seconds(state.save))
             copies.append(seconds(lambda: copy(source, target)))
         results["memcpy"], results["later"] = min(copies), min(saves)
+        results.pop("restore", None)
+        back = []
+        for _ in range(4):
+            state._checkpoints.restore(state._running("restore").group)
+            back.append(results.pop("restore"))
+        results["back"] = min(back)
         results["bytes"] = sum(t.numel() * t.itemsize for t in source)
         if args.peers:
             folder = args.results.with_suffix(".peers")

@@ -1,5 +1,6 @@
 """The state as an image: every type by its raw bytes, wrong things by their names, counts that go on."""
 
+import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,19 @@ def test_what_is_restored_is_what_was_saved(home: Home, tmp_path: Path, memory: 
     assert connected(fresh, agent).restore(alone()) == 0
     assert_equal(everything(fresh), everything(state))
     assert (fresh.epoch, fresh.seen, fresh.samples_done) == (4, [1, 2], 3 * 2 * 5)
+
+
+def test_a_state_that_has_its_memory_already_is_written_over_in_place(home: Home) -> None:
+    agent = Agent(home)
+    state = trained(a_state())
+    connected(state, agent).save()
+    wanted = copy.deepcopy(everything(state))
+    moments = [t for each in state.optimizer.state.values() for t in each.values()]
+    trained(state)
+    connected(state, agent).restore(alone())
+    assert_equal(everything(state), wanted)
+    now = [t for each in state.optimizer.state.values() for t in each.values()]
+    assert [t.data_ptr() for t in now] == [t.data_ptr() for t in moments]
 
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float8_e5m2, torch.bool, torch.int64, torch.complex64, torch.uint16]

@@ -51,16 +51,40 @@ class Replica:
             if "model" in received:
                 for (_, tensor), value in zip(self._tensors(), received["model"], strict=True):
                     tensor.copy_(value)
-                # Copied out of the transfer's one large buffer, which could otherwise never be freed.
-                self._optimizer.load_state_dict(tree.copied(received["optimizer"], "optimizer"))
+                self._adopt_optimizer(received["optimizer"])
             else:
                 for tensor, value in zip(self._buffers.tensors(), received["buffers"], strict=True):
                     tensor.copy_(value)
         if self._scheduler is not None:
             self._scheduler.load_state_dict(received["scheduler"])
 
+    def _adopt_optimizer(self, received: dict[str, Any]) -> None:
+        """In place where the state has the same form already: new memory costs several times the copy."""
+        mine = self._optimizer.state_dict()
+        groups = tree.copied(received["param_groups"], "optimizer")
+        if _form(mine["state"]) == _form(received["state"]):
+            state = _overwritten(mine["state"], received["state"])
+        else:
+            # Copied out of the transfer's one large buffer, which could otherwise never be freed.
+            state = tree.copied(received["state"], "optimizer")
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self._model.named_parameters():
             yield f"parameter {name}", parameter
         for name, buffer in self._model.named_buffers():
             yield f"buffer {name}", buffer
+
+
+def _form(state: Any) -> Any:
+    """What two states must have alike for one to be written over the other."""
+    if isinstance(state, dict):
+        return {key: _form(value) for key, value in state.items()}
+    return (state.dtype, state.device.type, state.shape) if isinstance(state, Tensor) else type(state)
+
+
+def _overwritten(mine: Any, received: Any) -> Any:
+    """`mine` with the received values: its tensors are written over, everything else is replaced."""
+    if isinstance(mine, dict):
+        return {key: _overwritten(value, received[key]) for key, value in mine.items()}
+    return mine.copy_(received) if isinstance(mine, Tensor) else tree.copied(received, "optimizer")

@@ -318,6 +318,7 @@ class State:
         return {
             "step": self.step,
             "batches": self._batches_done(),
+            "metrics": dict(self.metrics),
             "loop": self._copied_loop(),
             **everything,
             "model": dict(zip(self._replica.names(), everything["model"], strict=True)),
