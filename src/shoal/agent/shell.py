@@ -27,6 +27,7 @@ from typing import assert_never
 from shoal.agent import node as core
 from shoal.agent.environment import arguments, environment
 from shoal.agent.failures import OomCounter, error_of
+from shoal.agent.gpu import Gpus
 from shoal.agent.guard import Guard
 from shoal.agent.link import MasterLink
 from shoal.agent.output import Console, LogFile, Route, printable
@@ -99,6 +100,7 @@ class Shell:
             note=self.note,
             ended=lambda: self._process_ended.set(),
         )
+        self._gpus = Gpus(settings.environment.get("CUDA_VISIBLE_DEVICES"))
         self._ooms = OomCounter()
         self._ooms_seen = self._ooms.read()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -413,7 +415,8 @@ class Shell:
             used = usage(pids, now, before, seconds=at - last)
             stats = (self._stat(rank, process, used) for rank, process in sorted(self._processes.items()))
             processes = tuple(stat for stat in stats if stat is not None)
-            self._link.send(Heartbeat(incarnation=self._node.incarnation, processes=processes))
+            gpus = self._gpus.look()
+            self._link.send(Heartbeat(incarnation=self._node.incarnation, processes=processes, gpus=gpus))
             self._ooms_seen = self._ooms.read()
             before, last = now, at
 
