@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from tests.agent.real_agents import Agents
@@ -109,6 +110,7 @@ async def test_the_guard_survives_what_a_terminal_sends(master: SmallMaster, age
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             os.kill(guard, number)
         assert os.getsid(guard) == guard
+        assert Path(f"/proc/{guard}/cmdline").read_bytes().strip(b"\0") == b"shoal-guard", "ps shows one agent, not two"
         agent.kill()
         await all_gone([*found, guard])
 

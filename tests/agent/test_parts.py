@@ -3,17 +3,22 @@
 import asyncio
 import json
 import os
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.agent.failures import LONGEST, OomCounter, error_of
+from shoal.agent.gpu import Gpus
 from shoal.agent.output import LONGEST_LINE, Console, Lines, Route, Stream, printable
 from shoal.agent.settings import AgentSettings, ReconnectSettings, Streams
 from shoal.agent.usage import Stat, Usage, look, parse, usage
 from shoal.core.errors import BadInput
+from shoal.wire.codec import Decoder, encode
+from shoal.wire.messages import FromAgent, GpuSeen, Heartbeat
 
 
 def some_settings(**more: object) -> AgentSettings:
@@ -206,6 +211,71 @@ def test_this_process_is_seen() -> None:
     me = look()[os.getpid()]
     assert me.parent == os.getppid()
     assert me.memory_bytes > 1_000_000
+
+
+# GPUs ----------------------------------------------------------------------------------------------------
+
+
+class NVMLError(Exception):
+    pass
+
+
+def a_driver(*uuids: str, broken: str | None = None) -> ModuleType:
+    """NVML as far as it is used: a handle is the GPU's UUID."""
+
+    def by_uuid(uuid: str) -> str:
+        if uuid not in uuids:
+            raise NVMLError
+        return uuid
+
+    def by_index(index: int) -> str:
+        if index >= len(uuids):
+            raise NVMLError
+        return uuids[index]
+
+    def utilization(uuid: str) -> SimpleNamespace:
+        if uuid == broken:
+            raise NVMLError
+        return SimpleNamespace(gpu=50, memory=9)
+
+    nvml = ModuleType("pynvml")
+    vars(nvml).update(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: len(uuids),
+        nvmlDeviceGetHandleByIndex=by_index,
+        nvmlDeviceGetHandleByUUID=by_uuid,
+        nvmlDeviceGetUtilizationRates=utilization,
+        nvmlDeviceGetMemoryInfo=lambda uuid: SimpleNamespace(used=3, free=4, total=7),
+    )
+    return nvml
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [(None, ["0", "2"]), ("", []), ("2,1", ["2"]), ("GPU-c, 0", ["GPU-c", "0"]), ("0,9,2", ["0"])],
+)
+def test_the_gpus_of_the_node_that_answer_are_seen(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, gpus: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", a_driver("GPU-a", "GPU-b", "GPU-c", broken="GPU-b"))
+    seen = Gpus(visible).look()
+    assert seen == tuple(GpuSeen(gpu=gpu, busy=0.5, memory_bytes=3, memory_total=7) for gpu in gpus)
+    beat = Heartbeat(incarnation=1, processes=(), gpus=seen)
+    assert Decoder(FromAgent, limit=10_000).decode(encode(beat)) == beat
+
+
+def test_without_the_library_or_without_a_driver_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert Gpus(None).look() == ()
+    nvml = a_driver("GPU-a")
+
+    def no_driver() -> None:
+        raise NVMLError("NVML Shared Library Not Found")
+
+    monkeypatch.setattr(nvml, "nvmlInit", no_driver, raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert Gpus(None).look() == ()
 
 
 # Settings ------------------------------------------------------------------------------------------------

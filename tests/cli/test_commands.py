@@ -230,6 +230,25 @@ def test_a_second_shell_joins_by_invitation(shell: Shell) -> None:
     assert token.read_text() not in host.text
 
 
+def test_who_joined_by_invitation_may_go_and_the_others_go_on(shell: Shell) -> None:
+    script = "import os, time\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\ntime.sleep(600)\n"
+    host = shell.start(
+        "run", "--nnodes", "1:2", "--agents", "1", "--name", "mine", "--listen", "127.0.0.1", shell.script(script)
+    )
+    (line,) = host.wait_for(r"shoal run (--join .*)\n")
+    host.wait_for("0 of 1")
+    guest = shell.start(
+        "run", *line.split(), "--token-file", str(shell.folder / "home" / "jobs" / "mine" / "agent.token")
+    )
+    guest.wait_for("1 of 2")
+    guest.process.send_signal(signal.SIGINT)
+    assert guest.end() == 130
+    host.wait_for("0 of 1", 2)
+    assert "it left by itself" in host.text
+    assert "restart" not in host.text
+    assert shell.call("stop", "mine", "--now")[0] == 0
+
+
 def test_invocations_at_one_endpoint_are_one_job(shell: Shell) -> None:
     words = ["run", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{a_free_port()}"]
     runs = [shell.start(*words, shell.script(HELLO)) for _ in range(2)]

@@ -26,6 +26,8 @@ _LOOKS, _LOOK_SECONDS = 100, 0.01
 """How often and how long apart: one that hangs in the kernel cannot be waited for."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+_ARGUMENTS = slice(45, 47)
+"""`arg_start` and `arg_end` in `/proc/<pid>/stat`, counted after the name."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -83,7 +85,7 @@ def kill_group(group: int, number: signal.Signals = signal.SIGKILL) -> None:
 def _keep_watch(reading: int, directory: Path, also: tuple[Path, ...]) -> NoReturn:
     try:
         os.setsid()
-        _libc.prctl(_PR_SET_NAME, b"shoal-guard", 0, 0, 0)
+        _show_as(b"shoal-guard")
         signal.set_wakeup_fd(-1)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
@@ -95,6 +97,16 @@ def _keep_watch(reading: int, directory: Path, also: tuple[Path, ...]) -> NoRetu
             shutil.rmtree(each, ignore_errors=True)
     finally:
         os._exit(0)
+
+
+def _show_as(title: bytes) -> None:
+    """For `ps` and `pgrep -f`: the guard has its agent's name and arguments, and is no second agent."""
+    _libc.prctl(_PR_SET_NAME, title, 0, 0, 0)
+    fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
+    start, end = map(int, fields[_ARGUMENTS])  # where the kernel has put them, and reads them for others
+    if 0 < start < end - len(title):
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, title, len(title))
 
 
 def _kill_marked(mark: bytes) -> None:

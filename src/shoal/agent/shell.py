@@ -29,6 +29,7 @@ import msgspec
 from shoal.agent import node as core
 from shoal.agent.environment import arguments, environment
 from shoal.agent.failures import OomCounter, error_of
+from shoal.agent.gpu import Gpus
 from shoal.agent.guard import Guard
 from shoal.agent.link import MasterLink
 from shoal.agent.output import Console, LogFile, Route, printable
@@ -146,6 +147,7 @@ class Shell:
         self._replicas = Replicas(self._saver, token=settings.token, address=settings.address, note=self.note)
         self._desk = Desk()
         self._data_scheduled = False
+        self._gpus = Gpus(settings.environment.get("CUDA_VISIBLE_DEVICES"))
         self._ooms = OomCounter()
         self._ooms_seen = self._ooms.read()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -533,7 +535,8 @@ class Shell:
             used = usage(pids, now, before, seconds=at - last)
             stats = (self._stat(rank, process, used) for rank, process in sorted(self._processes.items()))
             processes = tuple(stat for stat in stats if stat is not None)
-            self._link.send(Heartbeat(incarnation=self._node.incarnation, processes=processes))
+            gpus = self._gpus.look()
+            self._link.send(Heartbeat(incarnation=self._node.incarnation, processes=processes, gpus=gpus))
             self._ooms_seen = self._ooms.read()
             before, last = now, at
 

@@ -52,9 +52,22 @@ class Hello(Message, frozen=True, kw_only=True):
     """The highest term of a master it has spoken to; a master with a lower one has been superseded."""
 
 
+class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU of a node at one moment, as the driver sees it."""
+
+    gpu: str
+    """As in `CUDA_VISIBLE_DEVICES`."""
+    busy: float
+    """Part of the last sample's time in which something ran on it, 0..1."""
+    memory_bytes: int
+    memory_total: int
+
+
 class Heartbeat(Message, frozen=True, kw_only=True):
     incarnation: int
     processes: tuple[ProcessSeen, ...]
+    gpus: tuple[GpuSeen, ...] = ()
+    """Those of the node; none without NVML."""
 
 
 class Ready(Message, frozen=True, kw_only=True):

@@ -1,0 +1,121 @@
+"""The ledger as part of a job: what losses, time, steps and other masters do to it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.core.job_builders import Story
+
+from shoal.core import journal
+from shoal.core import ledger as ledgers
+from shoal.core.exits import ProcessExit
+from shoal.core.job.takeover import taken_over
+from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, NodeExited
+from shoal.core.ledger import Ask, DatasetSpec, GlobalBatch, Lease, LeaseSettings, Progress, Verdict
+from shoal.core.nodes import NodeId
+from shoal.core.rounds import Departure, Round, RoundAnswer, owner_of
+from shoal.core.view import JobPhase
+
+LEASE = timedelta(seconds=60)
+
+
+class DataStory(Story):
+    """A job of two nodes, each with one process that asks for data."""
+
+    def __init__(self, **dataset: Any) -> None:
+        super().__init__(nodes=2)
+        self.join("worker-0", "worker-1")
+        words = {"name": "train", "size": 40, "shard_size": 10, "leases": LeaseSettings(time=LEASE), **dataset}
+        self.spec = DatasetSpec(**words)
+        self.rounds = 0
+        self.say(0, specs=(self.spec,))
+
+    def say(self, node: int, **words: Any) -> RoundAnswer:
+        self.rounds += 1
+        self.happen(DataAsked(node=NodeId(f"worker-{node}"), round=Round(number=self.rounds, **words)))
+        answered = [e.what.answer for e in self.told(DataAnswered) if isinstance(e.what, DataAnswered)]
+        return answered[-1]
+
+    def ask(self, node: int, want: int = 1, *, pid: int = 1, **words: Any) -> tuple[Lease, ...]:
+        ask = Ask(owner=owner_of(f"worker-{node}", 0, pid), dataset="train", want=want, **words)
+        return self.say(node, asks=(ask,)).given[0].leases
+
+    def woken(self) -> list[str]:
+        return [node for tell in self.told(DataWoken) for node in tell.to]
+
+
+def test_words_for_another_nodes_process_do_not_count() -> None:
+    story = DataStory()
+    (lease,) = story.ask(0)
+    foreign = Ask(owner=owner_of("worker-0", 0, 1), dataset="train", completed=(lease.attempt,))
+    gone = Departure(owner=foreign.owner, charged=True, reason="says a stranger")
+    assert story.say(1, asks=(foreign,), departed=(gone,)).given == ()
+    assert list(story.job.ledger.dynamic["train"].held) == [foreign.owner]
+
+
+def test_a_lost_nodes_shards_go_to_whoever_waits_and_it_is_woken() -> None:
+    story = DataStory()
+    leases = story.ask(0, 4)
+    story.ask(0, 0, progress=(Progress(leases[0].attempt, 3),))
+    answer = story.say(1, asks=(Ask(owner=owner_of("worker-1", 0, 1), dataset="train", want=1),))
+    assert answer.given[0].verdict is Verdict.WAIT
+    story.happen(NodeExited(node=NodeId("worker-0"), exit=ProcessExit(code=137)))
+    assert story.woken() == ["worker-1"]
+    (again,) = story.ask(1)
+    assert (again.shard, again.done) == (leases[0].shard, 3)
+
+
+def test_a_silent_worker_loses_its_shard_when_its_time_is_over() -> None:
+    story = DataStory()
+    (lease,) = story.ask(0)
+    for _ in range(7):
+        story.beat()
+        story.wait(9)
+    assert story.job.ledger.dynamic["train"].held == {}
+    refused = story.say(0, asks=(Ask(owner=owner_of("worker-0", 0, 1), dataset="train", completed=(lease.attempt,)),))
+    assert [r.attempt for r in refused.given[0].refused] == [lease.attempt]
+
+
+def test_a_poisoned_shard_ends_the_job_with_its_name() -> None:
+    story = DataStory()
+    for pid in range(1, 4):
+        story.ask(0, pid=pid)
+        gone = Departure(owner=owner_of("worker-0", 0, pid), charged=True, reason="it ended with exit 1")
+        story.say(0, departed=(gone,))
+    assert story.job.ending is JobPhase.FAILED
+    assert story.job.reason.startswith("dataset train: poisoned at shard 0")
+
+
+def test_a_new_master_gives_nothing_away_before_owners_could_come_back() -> None:
+    story = DataStory()
+    (lease,) = story.ask(0)
+    job = journal.replay([journal.snapshot(story.job)])
+    assert job is not None
+    later = story.now + timedelta(hours=1)  # nobody could report meanwhile
+    story.job, story.now = taken_over(job, later, reason="took over", term=2), later
+    story.wait(story.job.settings.suspect_after_restart.total_seconds() - 1)
+    assert list(story.job.ledger.dynamic["train"].held) == [owner_of("worker-0", 0, 1)]
+    story.join("worker-0")
+    (next_lease,) = story.ask(0, completed=(lease.attempt,))
+    assert next_lease.attempt > lease.attempt
+    assert ledgers.account_of(story.job.ledger, "train").count == 10
+
+
+def test_the_account_of_a_fixed_order_follows_the_committed_steps() -> None:
+    batch = GlobalBatch(micro_batches=2, micro_batch_size=2)
+    story = DataStory(shard_size=None, batch=batch, drop_last=True)
+    story.ready("worker-0", "worker-1")
+    story.ack()
+    story.gain(3)
+    assert ledgers.account_of(story.job.ledger, "train").count == 12
+    story.gain(10)
+    assert ledgers.is_complete(story.job.ledger)
+    assert story.view.data[0].done == 40
+
+
+@pytest.mark.parametrize("dataset", ["nothing", ""])
+def test_asking_for_a_dataset_that_nobody_named_is_answered_with_why(dataset: str) -> None:
+    story = DataStory()
+    ask = Ask(owner=owner_of("worker-0", 0, 1), dataset=dataset, want=1)
+    (refusal,) = story.say(0, asks=(ask,)).unusable
+    assert "is not registered; registered: train" in refusal.reason
