@@ -44,6 +44,10 @@ VALUES: dict[str, tuple[str, str, object]] = {
     "listen": ("0.0.0.0:7", "listen", Address(host="0.0.0.0", port=7)),
     "port": ("123", "port", 123),
     "token-file": ("-", "token_file", "-"),
+    "checkpoint-dir": ("kept", "checkpoint_dir", "kept"),
+    "keep": ("5", "keep", 5),
+    "checkpoint-replica": ("", "checkpoint_replica", True),
+    "checkpoint-memory": ("64", "checkpoint_memory", 64 << 20),
 }
 TAKES = {flag.name: flag for flag in FLAGS}
 

@@ -28,7 +28,7 @@ SPEC = dataset_spec(
 
 
 def trained(folder: Path) -> dict[tuple[int, int], set[tuple[int, ...]]]:
-    """(step, micro-batch) → all records that somebody committed it with."""
+    """(step, micro-batch) → all records that somebody computed it with."""
     found: dict[tuple[int, int], set[tuple[int, ...]]] = {}
     for path in folder.glob("*.log"):
         for line in path.read_text().splitlines(keepends=True):

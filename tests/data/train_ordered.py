@@ -1,4 +1,7 @@
-"""An elastic script in a fixed order. After each commit it writes down what it had: `step micro-batch record …`."""
+"""An elastic script in a fixed order. It writes down what it has: `step micro-batch record …`.
+
+Before each commit: a worker may be killed when the others have its gradients and it has not returned from the commit.
+"""
 
 import argparse
 import os
@@ -40,8 +43,8 @@ def main() -> None:
                 model(records.float().unsqueeze(1)).mean().backward()
                 lines.append(f"{micro.step} {micro.index} {' '.join(str(r) for r in records.tolist())}\n")
                 time.sleep(given.pace / 6)
-            state.commit()
             log.write("".join(lines))
+            state.commit()
 
     train(state)
 
