@@ -119,6 +119,7 @@ async def test_the_agent_is_killed_and_the_last_one_on_disk_counts(tmp_path: Pat
     assert not homes & set(Path("/dev/shm").glob("shoal-memory-*")), "the killed agent's memory is still there"
 
 
+@pytest.mark.slow
 async def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
     tmp_path: Path, unbroken: dict[int, float]
 ) -> None:
@@ -140,6 +141,7 @@ async def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(
     assert_same(losses | again, unbroken)
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_of_another_model_ends_the_job_with_the_difference(tmp_path: Path) -> None:
     where = ("--checkpoint-dir", str(tmp_path / "kept"))
     async with job(tmp_path / "first", *where, args=("--steps", "5")) as run:
@@ -150,6 +152,7 @@ async def test_a_checkpoint_of_another_model_ends_the_job_with_the_difference(tm
         assert "is of another model: it has parameter 0.weight" in run.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["auto", "0"], ids=["in-memory", "disk-only"])
 async def test_a_directory_that_cannot_be_written_does_not_stop_training(
     tmp_path: Path, memory: str, unbroken: dict[int, float]
@@ -193,6 +196,7 @@ async def test_a_full_disk_does_not_stop_training_and_what_was_written_is_left(
     assert len(os.listdir(small_disk)) == 4, "what could not be finished was removed"
 
 
+@pytest.mark.slow
 async def test_without_shared_memory_saves_go_to_disk_and_it_is_said_once(
     tmp_path: Path, unbroken: dict[int, float]
 ) -> None:

@@ -93,6 +93,7 @@ async def test_a_master_killed_in_a_resize_leaves_a_job_that_is_resized(tmp_path
         run.losses()
 
 
+@pytest.mark.slow
 async def test_whoever_died_while_there_was_no_master_is_replaced(tmp_path: Path) -> None:
     """A training process and a whole agent, each together with the master."""
     async with shoal_run(tmp_path, "--nnodes", "1:3", script_args=endless(tmp_path)) as run:
@@ -141,6 +142,7 @@ async def test_a_second_master_on_the_same_state_is_refused(tmp_path: Path) -> N
         assert await run.ended() == 143
 
 
+@pytest.mark.slow
 async def test_a_master_that_stands_still_is_replaced(tmp_path: Path) -> None:
     """The supervisor by itself, less patient than in life; the nodes are real agents."""
     async with supervised(tmp_path, silent_seconds=3.0) as job:
@@ -155,6 +157,7 @@ async def test_a_master_that_stands_still_is_replaced(tmp_path: Path) -> None:
         assert (await job.ended()).phase is JobPhase.STOPPED
 
 
+@pytest.mark.slow
 async def test_a_job_whose_state_could_not_be_kept_ends_with_its_master_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "state").touch()  # no directory can be made there
     async with supervised(tmp_path) as job:
