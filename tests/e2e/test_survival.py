@@ -57,6 +57,7 @@ async def test_survivors_keep_their_processes_whoever_is_killed(tmp_path: Path) 
         run.losses()  # asserts that everybody who did a step saw the same loss
 
 
+@pytest.mark.slow
 async def test_a_run_resized_4_3_1_4_has_the_losses_of_one_that_was_not(tmp_path: Path) -> None:
     steps = 200
     (tmp_path / "fixed").mkdir()
@@ -134,6 +135,7 @@ async def test_a_join_and_a_drain_lose_no_step(tmp_path: Path) -> None:
         assert sorted(counts) == list(range(1, max(counts) + 1))
 
 
+@pytest.mark.slow
 async def test_a_crash_of_one_rank_is_restarted_and_charged(tmp_path: Path) -> None:
     args = ("--steps", "60", "--crash-at", "30")
     async with shoal_run(tmp_path, "--nnodes", "2", "--max-restarts", "2", script_args=args) as run:
