@@ -119,3 +119,15 @@ def believes_an_old_incarnation(job: Job, event: Event, now: datetime) -> Turned
 )
 def test_a_broken_master_is_caught(broken: Callable[[Job, Event, datetime], Turned]) -> None:
     assert any(worlds.run(seed, handle=broken).violation for seed in range(150)), "150 schedules noticed nothing"
+
+
+@pytest.mark.parametrize(("text", "count"), [("5", 5), ("7:10", 3)])
+def test_seeds_are_a_number_or_a_range(text: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert worlds.main(["--seeds", text, "--at-once", "1"]) == 0
+    assert capsys.readouterr().out.startswith(f"{count} schedules, 0 with violations")
+
+
+def test_seeds_that_are_none_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        worlds.main(["--seeds", "3:3"])
+    assert ended.value.code == 2

@@ -241,11 +241,19 @@ def run_many(seeds: Sequence[int], *, at_once: int = 1, failovers: bool = False)
         return list(pool.map(one, seeds, chunksize=50))
 
 
+def _seeds(text: str) -> range:
+    first, colon, last = text.rpartition(":")
+    seeds = range(int(first) if colon else 0, int(last))
+    if not seeds:
+        raise ValueError("no seeds")
+    return seeds
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m shoal.sim.worlds", description="Simulated schedules of worlds.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="run one schedule and print its trace")
-    what.add_argument("--seeds", metavar="A:B", help="run the schedules A to B-1")
+    what.add_argument("--seeds", metavar="N|A:B", type=_seeds, help="run the schedules 0 to N-1, or A to B-1")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="processes that share the work")
     parser.add_argument("--failovers", action="store_true", help="masters die too")
     given = parser.parse_args(arguments)
@@ -254,9 +262,8 @@ def main(arguments: list[str] | None = None) -> int:
         outcome = run(given.seed, trace=lambda line: print(line, file=out), failovers=given.failovers)
         print(outcome, file=out)
         return 1 if outcome.violation else 0
-    first, last = (int(part) for part in given.seeds.split(":"))
     began = time.monotonic()
-    outcomes = run_many(range(first, last), at_once=given.at_once, failovers=given.failovers)
+    outcomes = run_many(given.seeds, at_once=given.at_once, failovers=given.failovers)
     failed = [o for o in outcomes if o.violation]
     for outcome in failed:
         print(outcome, file=out)
