@@ -189,6 +189,7 @@ class Supervisor:
         self._ended: dict[NodeId, ProcessExit] = {}
         self._outbox: asyncio.Queue[FromPlatform] = asyncio.Queue()
         self._is_connected = False
+        self._is_leaving = False
         self._heard_at = time.monotonic()
         self._master: _Process | None = None
         self._spare: _Process | None = None
@@ -205,7 +206,10 @@ class Supervisor:
             async with asyncio.TaskGroup() as tasks:
                 keepers = (self._keep_master(), self._keep_link(), self._keep_spare(), self._keep_watch())
                 background = [tasks.create_task(keeper) for keeper in keepers]
-                await self._over.wait()
+                try:
+                    await self._over.wait()
+                finally:
+                    self._is_leaving = True
                 for task in background:
                     task.cancel()
         except* NoMaster as group:
@@ -268,7 +272,8 @@ class Supervisor:
     # The connection ---------------------------------------------------------------------------------------
 
     async def _keep_link(self) -> None:
-        while not self._is_over:
+        # Asked each time: a cancellation that comes just as the connection is lost is lost with it (Python 3.11).
+        while not (self._is_over or self._is_leaving):
             try:
                 connection = await connect_platform(
                     self._url, token=self._token, hello=self._hello(), fingerprint=self._fingerprint
