@@ -238,7 +238,7 @@ async def test_no_world_in_time_is_said_and_does_not_fail_the_job(start_master: 
     with pytest.raises(RendezvousTimeoutError, match="no world within 1 s"):
         await rendezvous(handler)
     await close(handler)
-    await master.says("it was drained")
+    await master.says("it left by itself")
     assert master.master.view().phase is JobPhase.STARTING
 
 
