@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from tests.core.job_builders import T0, Story
+
 from shoal.core.job.values import KEPT_RESIZES, Ticked
 from shoal.core.view import ResizeView
 from shoal.master.metrics import MasterMetrics
-from tests.core.job_builders import T0, Story
 
 
 def test_changes_of_world_are_counted_beyond_the_ones_that_the_job_remembers() -> None:
