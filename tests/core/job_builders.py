@@ -28,10 +28,28 @@ class Story:
     """One job and everything that was to be done about it."""
 
     def __init__(
-        self, *, nodes: int = 3, minimum: int = 1, maximum: int = 4, nproc: int = 1, joins: int = 0, **settings: object
+        self,
+        *,
+        nodes: int = 3,
+        minimum: int = 1,
+        maximum: int = 4,
+        nproc: int = 1,
+        joins: int = 0,
+        platform_grows: bool = False,
+        memory_limit: int | None = None,
+        **settings: object,
     ) -> None:
         self.now = T0
-        spec = JobSpec(name="j", uid="u", min_nodes=minimum, max_nodes=maximum, nproc=nproc, max_restarts=3)
+        spec = JobSpec(
+            name="j",
+            uid="u",
+            min_nodes=minimum,
+            max_nodes=maximum,
+            nproc=nproc,
+            max_restarts=3,
+            platform_grows=platform_grows,
+            memory_limit=memory_limit,
+        )
         self.job, self.last = new_job(
             spec,
             JobSettings(**settings),  # type: ignore[arg-type]

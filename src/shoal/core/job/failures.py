@@ -101,6 +101,7 @@ def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost
         newcomer=_is_newcomer(job, node),
         host=node.host,
         memory=node.resource.memory,
+        memory_limit=job.spec.memory_limit,
     )
     decision = decide_recovery(failure, budget, without_progress=job.without_progress, now=turn.now, settings=settings)
     if not (failure.fallout and cause is ExitCause.USER_ERROR):

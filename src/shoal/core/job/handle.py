@@ -31,6 +31,7 @@ from shoal.core.job.values import (
     NodeFinished,
     NodeLeft,
     NodeReady,
+    NodesAnnounced,
     NodeSucceeded,
     PeerLost,
     ProcessExited,
@@ -169,6 +170,8 @@ def _react(turn: Turn, event: Event) -> None:
             _tick(turn, late)
         case ScaleAsked():
             members.scale(turn, event)
+        case NodesAnnounced(nodes=nodes):
+            members.adopt(turn, nodes)
         case StopAsked(reason=reason, grace=grace):
             failures.end(turn, JobPhase.STOPPED, reason, grace=grace)
         case _:
@@ -321,7 +324,8 @@ def _left(turn: Turn, node: Node) -> None:
 
 
 def _ended_well(turn: Turn, node: Node, reason: str) -> None:
-    turn.move(node.id, NodeStatus.SUCCEEDED, reason)
+    # Who goes because the job is suspended has not done its work.
+    turn.move(node.id, NodeStatus.DELETED if turn.job.is_suspended else NodeStatus.SUCCEEDED, reason)
     turn.follow(world.completed(turn.job.rendezvous, node.id, now=turn.now))
     turn.say(f"{node.id}: {reason}")
     plan = ScalePlan(remove_nodes=(turn.job.nodes[node.id],), reason=f"{node.id}: {reason}")
@@ -456,7 +460,7 @@ def _check_short(turn: Turn) -> None:
     """Too few nodes for too long ends the job; launched nodes that never register count as missing."""
     job = turn.job
     there = sum(1 for n in job.nodes.values() if n.status is NodeStatus.RUNNING)
-    if there >= job.spec.min_nodes:
+    if there >= min(job.spec.min_nodes, job.target):
         turn.job = replace(job, short_since=None)
     elif job.short_since is None:
         turn.job = replace(job, short_since=turn.now)
@@ -483,8 +487,9 @@ def _settle(turn: Turn) -> None:
     job = turn.job
     if job.ending is None:
         _drop_unfilled(turn)
-        _check_success(turn)
-        _check_hopeless(turn)
+        if not job.is_suspended:
+            _check_success(turn)
+            _check_hopeless(turn)
         job = turn.job
     if job.ending is not None:
         over = job.end_by is not None and turn.now >= job.end_by

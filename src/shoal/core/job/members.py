@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shoal.core import world
 from shoal.core.job.turn import Turn
-from shoal.core.job.values import Job, Scale, ScaleAsked
+from shoal.core.job.values import Announced, Job, Scale, ScaleAsked
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
 from shoal.core.plans import NodeGroupResource, ScalePlan
 from shoal.core.recovery import RelaunchNode
@@ -33,16 +33,37 @@ def staying(job: Job) -> list[Node]:
 
 
 def scale(turn: Turn, asked: ScaleAsked) -> None:
-    """Launch what is missing or let the youngest go."""
+    """Launch what is missing, unless the platform does, or let the named and then the youngest go."""
     before = len(staying(turn.job))
     turn.job = replace(turn.job, target=asked.count)
     turn.say(f"{asked.who} asked for {asked.count} nodes, {before} are there")
-    if asked.count > before:
+    if asked.count > before and not turn.job.spec.platform_grows:
         launch(turn, asked.count - before, reason=f"{asked.who} asked for {asked.count} nodes")
     elif asked.count < before:
-        victims = _youngest(turn.job, before - asked.count)
+        victims = _first_to_go(turn.job, before - asked.count, asked.victims)
         turn.say(f"{', '.join(victims)} to leave")
         turn.follow(world.leave(turn.job.rendezvous, victims, now=turn.now))
+
+
+def adopt(turn: Turn, announced: tuple[Announced, ...]) -> None:
+    """Expect the nodes that the platform has added by itself. One that was known and has ended stays ended."""
+    if turn.job.ending is not None:
+        return
+    nodes = tuple(
+        Node(
+            role=Role(each.node.rpartition("-")[0]),
+            number=int(each.node.rpartition("-")[2]),
+            seat=each.seat,
+            since=turn.now,
+            reason="the platform added it",
+            resource=each.resource,
+        )
+        for each in announced
+        if each.node not in turn.job.nodes
+    )
+    if nodes:
+        turn.say(f"the platform adds {', '.join(node.id for node in nodes)}")
+        _expect(turn, nodes, reason="the platform added it")
 
 
 def launch(turn: Turn, count: int, *, reason: str) -> None:
@@ -72,11 +93,8 @@ def replace_node(turn: Turn, old: Node, decision: RelaunchNode) -> None:
 
 
 def _start(turn: Turn, nodes: tuple[Node, ...], *, remove: tuple[Node, ...], reason: str) -> None:
-    """Record the nodes as asked for, then ask for them."""
-    launched = tuple(n.moved(NodeStatus.PENDING, now=turn.now, reason=reason) for n in nodes)
-    for node in launched:
-        turn.put(node)
-    turn.job = replace(turn.job, next_number=turn.job.next_number + len(launched))
+    """Record the nodes as asked for, and ask for them."""
+    launched = _expect(turn, nodes, reason=reason)
     count = sum(1 for n in turn.job.nodes.values() if n.is_live)
     turn.effects.append(
         Scale(
@@ -88,21 +106,31 @@ def _start(turn: Turn, nodes: tuple[Node, ...], *, remove: tuple[Node, ...], rea
             )
         )
     )
+
+
+def _expect(turn: Turn, nodes: tuple[Node, ...], *, reason: str) -> tuple[Node, ...]:
+    """Record the nodes, and let the worlds know that they come."""
+    launched = tuple(n.moved(NodeStatus.PENDING, now=turn.now, reason=reason) for n in nodes)
+    for node in launched:
+        turn.put(node)
+    following = max((node.number + 1 for node in launched), default=0)
+    turn.job = replace(turn.job, next_number=max(turn.job.next_number, following))
     # Before the first world everybody launched is waited for. Later ones join a world that trains; but plain scripts
     # restart for every world, so one that is being formed waits for them.
     awaited = turn.job.rendezvous.committed is None or not turn.job.sdk
     for node in launched:
         turn.follow(world.expect(turn.job.rendezvous, node.id, node.incarnation, awaited=awaited, now=turn.now))
+    return launched
 
 
-def _youngest(job: Job, count: int) -> list[NodeId]:
-    """The nodes that lose least by going: those not in a world first, then by seniority."""
+def _first_to_go(job: Job, count: int, named: frozenset[NodeId]) -> list[NodeId]:
+    """The named ones, then the nodes that lose least by going: those not in a world first, then by seniority."""
     members = job.rendezvous.members
 
-    def age(node: Node) -> tuple[int, int]:
+    def age(node: Node) -> tuple[bool, int, int]:
         member = members.get(node.id)
         if member is None or member.seniority is None:
-            return (0, -node.number)
-        return (1, -member.seniority)
+            return (node.id not in named, 0, -node.number)
+        return (node.id not in named, 1, -member.seniority)
 
     return [node.id for node in sorted(staying(job), key=age)][:count]

@@ -8,7 +8,7 @@ from shoal.core.exits import ProcessExit
 from shoal.core.hang import HangSettings
 from shoal.core.ledger import Ledger, Owner, Wake
 from shoal.core.nodes import Node, NodeId, ProcessSeen
-from shoal.core.plans import ScalePlan
+from shoal.core.plans import NodeResource, ScalePlan
 from shoal.core.recovery import Budget, RecoverySettings
 from shoal.core.rounds import Round, RoundAnswer
 from shoal.core.view import DecisionView, JobPhase, ResizeView
@@ -36,6 +36,11 @@ class JobSpec:
     max_restarts: int = 3
     """Charged restarts per seat; 0 means none."""
     command: tuple[str, ...] = ()
+    platform_grows: bool = False
+    """The platform adds nodes by itself up to the count the job may have, and announces them; the job asks it only for
+    replacements. So it is on Kubernetes, where the operator makes the Pods."""
+    memory_limit: int | None = None
+    """MiB one node may have at most; None: not limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +169,11 @@ class Job:
     restored: Mapping[Owner, int] = field(default_factory=dict)
     """Of each process that restored a checkpoint, the last time it did, by its own count."""
 
+    @property
+    def is_suspended(self) -> bool:
+        """It is to have no nodes for a while: those it had were drained, and nothing follows from their absence."""
+        return self.target == 0
+
 
 # What can happen -----------------------------------------------------------------------------------------
 
@@ -283,10 +293,28 @@ class DataAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleAsked:
-    """Checked by `refusal` before."""
+    """Checked by `refusal` before. A count of 0 suspends the job."""
 
     count: int
     who: str
+    victims: frozenset[NodeId] = frozenset()
+    """Who should go first, should anybody have to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A node that the platform says exists, or will in a moment."""
+
+    node: NodeId
+    seat: int
+    resource: NodeResource = field(default_factory=NodeResource)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesAnnounced:
+    """What exists on a platform that adds nodes by itself. Said again, it changes nothing."""
+
+    nodes: tuple[Announced, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +348,7 @@ NodeEvent = (
     | DataAsked
 )
 
-Event = NodeEvent | ScaleAsked | StopAsked | Ticked
+Event = NodeEvent | NodesAnnounced | ScaleAsked | StopAsked | Ticked
 
 
 # What can be done ----------------------------------------------------------------------------------------
