@@ -30,6 +30,7 @@ from shoal.core.job import (
     noted,
     reconcile,
     refusal,
+    staying,
     taken_over,
     view,
 )
@@ -37,10 +38,12 @@ from shoal.core.job.handle import Rejected
 from shoal.core.job.values import (
     AgentDisconnected,
     AgentJoined,
+    Announced,
     Effect,
     End,
     Fence,
     NodeExited,
+    NodesAnnounced,
     Scale,
     ScaleAsked,
     StopAsked,
@@ -60,7 +63,7 @@ from shoal.wire.codec import encode
 from shoal.wire.messages import PROTOCOL, FromAgent, Hello, Refuse, StorePush, StoreSet, Welcome
 from shoal.wire.platform import JobSeen, PlatformHello, StopOrder
 from shoal.wire.server import AgentServer, AgentSocket, Listen, ServerSettings
-from shoal.wire.tokens import JobKeys
+from shoal.wire.tokens import TokenCheck
 
 log = logging.getLogger("shoal.master")
 
@@ -93,7 +96,7 @@ class Master:
         settings: JobSettings,
         *,
         scaler: Scaler,
-        keys: JobKeys,
+        keys: TokenCheck,
         listen: Listen | None = None,
         nodes: int,
         awaited_joins: int = 0,
@@ -312,6 +315,17 @@ class Master:
             self._node_exited(lost.id, ProcessExit(code=_KILLED))
         if not found.plan.is_empty:
             self._plans.put_nowait((found.plan, 0))
+
+    def granted(self, count: int, *, victims: frozenset[NodeId], who: str) -> None:
+        """The platform gives the job so many nodes; 0 suspends it. Said again, it changes nothing."""
+        job = self._job
+        if job.ending is None and job.ended is None and (count != job.target or count < len(staying(job))):
+            self._happen(ScaleAsked(count=count, who=who, victims=victims))
+
+    def announced(self, nodes: tuple[Announced, ...]) -> None:
+        """The platform has added these nodes by itself, or is about to."""
+        if any(each.node not in self._job.nodes for each in nodes):
+            self._happen(NodesAnnounced(nodes=nodes))
 
     def stop_order(self, order: StopOrder) -> None:
         grace = None if order.grace_seconds is None else timedelta(seconds=max(0.0, order.grace_seconds))

@@ -22,7 +22,7 @@ from shoal.core.errors import BadInput, ProtocolError
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import MAX_MESSAGE, PROTOCOL, FromAgent, FromMaster, Hello, Refuse, Welcome
 from shoal.wire.tls import Certificate
-from shoal.wire.tokens import JobKeys, Purpose
+from shoal.wire.tokens import Purpose, TokenCheck
 
 log = logging.getLogger("shoal.wire")
 
@@ -120,7 +120,7 @@ class AgentServer:
     def __init__(
         self,
         *,
-        keys: JobKeys,
+        keys: TokenCheck,
         door: Door,
         listen: Listen,
         routes: Sequence[web.RouteDef] = (),

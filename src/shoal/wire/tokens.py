@@ -1,7 +1,8 @@
 """Tokens: who may say what to a master.
 
 A token is base64(uid ‖ HMAC-SHA256(install key, uid ‖ purpose)). Whoever holds the install key can make and check
-every token of every job; a local job makes a random key of its own, and holders of a token learn nothing of it.
+every token of every job (`JobKeys`); a local job makes a random key of its own, and holders of a token learn nothing
+of it. A master in a cluster is given the tokens of its one job and no key (`JobTokens`).
 """
 
 import base64
@@ -9,8 +10,10 @@ import binascii
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from shoal.core.errors import BadInput
 
@@ -41,6 +44,24 @@ class JobKeys:
     def allows(self, token: str, purpose: Purpose) -> bool:
         """Compared in constant time."""
         return hmac.compare_digest(token.encode(), self.token(purpose).encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTokens:
+    """The tokens of one job, made by whoever holds the install key."""
+
+    tokens: Mapping[Purpose, str] = field(repr=False)
+
+    def allows(self, token: str, purpose: Purpose) -> bool:
+        """Compared in constant time. A purpose that no token was given for is open to nobody."""
+        known = self.tokens.get(purpose)
+        return known is not None and hmac.compare_digest(token.encode(), known.encode())
+
+
+class TokenCheck(Protocol):
+    """Whether a token is this job's, for that purpose: all that a server needs to know."""
+
+    def allows(self, token: str, purpose: Purpose) -> bool: ...
 
 
 def token_uid(token: str) -> str:

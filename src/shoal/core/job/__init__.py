@@ -7,7 +7,7 @@ and who leaves, `takeover` how a new master begins, `looks` the view for people.
 
 from shoal.core.job.handle import admit, deadline, handle, new_job
 from shoal.core.job.looks import view
-from shoal.core.job.members import refusal
+from shoal.core.job.members import refusal, staying
 from shoal.core.job.takeover import noted, reconcile, taken_over
 from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
 
@@ -24,6 +24,7 @@ __all__ = [
     "noted",
     "reconcile",
     "refusal",
+    "staying",
     "taken_over",
     "view",
 ]
