@@ -45,6 +45,10 @@ def _dispatch(words: Sequence[str]) -> int:
             from shoal.cli import master
 
             return master.main(rest)
+        case ["bring", *rest]:
+            from shoal.cli import bring
+
+            return bring.main(rest)
     from shoal.cli.app import app
 
     try:
