@@ -1,0 +1,18 @@
+"""The resources people and controllers write: ElasticJob, ScalePlan, JobResource.
+
+Four steps, each a module, each pure:
+
+- **models** (`elasticjob`, `scaleplan`, `jobresource`): the fields as they are written, one Struct per object;
+- **rules** (`schema`, `rules`, `validation`): what may be written. The same schema and the same rules go into the
+  CRDs, so the API server and `problems` say the same;
+- **meaning** (`jobspec`): `normalise` turns every accepted spelling into one `JobSpec` with defaults;
+- **CRDs** (`crds`): what is installed in a cluster, generated from the above.
+
+Nothing here reads a clock, a file or a network, and nothing here imports the rest of Shoal.
+"""
+
+from shoal.api.elasticjob import ElasticJob
+from shoal.api.jobresource import JobResource
+from shoal.api.scaleplan import ScalePlan
+
+__all__ = ["ElasticJob", "JobResource", "ScalePlan"]
