@@ -72,3 +72,30 @@ def test_wrong_words(words: list[str], environment: dict[str, str], complaint: s
     with pytest.raises(BadInput) as caught:
         agent.settings(words, environment)
     assert complaint in str(caught.value)
+
+
+def test_in_a_pod_everything_comes_in_the_environment_and_stops_at_the_agent() -> None:
+    environment = {
+        "SHOAL_AGENT_MASTER": "wss://mnist-master.team.svc:7417",
+        "SHOAL_AGENT_JOB": "mnist",
+        "SHOAL_AGENT_NODE": "worker-3",
+        "SHOAL_AGENT_SLOTS": "2",
+        "SHOAL_TOKEN": "t0ken",
+        "PATH": "/nowhere",
+    }
+    made = agent.settings(("--slots", "4", "--", "/opt/conda/bin/python3", "train.py"), environment)
+    assert made is not None
+    assert (made.master, made.node, made.slots) == ("wss://mnist-master.team.svc:7417", "worker-3", 4)
+    assert made.python == "/opt/conda/bin/python3"
+    assert not any(name.startswith("SHOAL_AGENT_") for name in made.environment)
+
+
+def test_a_bad_value_in_the_environment_is_named_by_its_variable() -> None:
+    environment = {
+        "SHOAL_AGENT_MASTER": "ws://h:1",
+        "SHOAL_AGENT_JOB": "j",
+        "SHOAL_AGENT_SLOTS": "x",
+        "SHOAL_TOKEN": "t",
+    }
+    with pytest.raises(BadInput, match="SHOAL_AGENT_SLOTS wants a whole number"):
+        agent.settings((), environment)

@@ -2,9 +2,11 @@
 
 `words` writes the command line that `settings` reads back, so the two stand together. What must not be seen in
 a process list, the token, comes in the environment: `SHOAL_TOKEN`, or the name of a file in `SHOAL_TOKEN_FILE`.
+In a Pod everything does: every flag is also `SHOAL_AGENT_<FLAG>`.
 """
 
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ from shoal.cli.flags import (
 from shoal.core.errors import BadInput
 
 TOKEN, TOKEN_FILE = "SHOAL_TOKEN", "SHOAL_TOKEN_FILE"
+PREFIX = "SHOAL_AGENT_"
 
 NODE, PROCESSES, CHECKPOINTS, OUTPUT = "The node", "Its training processes", "Their checkpoints", "Their output"
 
@@ -97,10 +100,11 @@ def words(settings: AgentSettings) -> tuple[str, ...]:
 
 def settings(line: Sequence[str], environment: Mapping[str, str]) -> AgentSettings | None:
     """Read `shoal agent`'s words. None: help was asked for. Raises `BadInput`."""
-    said = read(line, {}, FLAGS)
+    said = read(line, environment, FLAGS, PREFIX)
     if said.help:
         return None
     given = with_defaults(said.values, FLAGS)
+    command = () if said.script is None else (said.script, *said.arguments)
     log_dir = _text(given, "log_dir")
     max_restarts = given.get("max_restarts")
     return AgentSettings(
@@ -111,9 +115,9 @@ def settings(line: Sequence[str], environment: Mapping[str, str]) -> AgentSettin
         node=_text(given, "node"),
         incarnation=as_int(given["incarnation"], at_least=1),
         slots=as_int(given["slots"], at_least=1),
-        command=() if said.script is None else (said.script, *said.arguments),
-        python=_text(given, "python") or training_python(environment),
-        environment=environment,
+        command=command,
+        python=_text(given, "python") or training_python(environment, command),
+        environment={name: value for name, value in environment.items() if not name.startswith(PREFIX)},
         host=socket.gethostname(),
         address=_needed(given, "address"),
         role=_needed(given, "role"),
@@ -136,9 +140,16 @@ def settings(line: Sequence[str], environment: Mapping[str, str]) -> AgentSettin
     )
 
 
-def training_python(environment: Mapping[str, str]) -> str:
-    """The interpreter of training processes: torchrun's `PYTHON_EXEC`, else our own."""
-    return environment.get("PYTHON_EXEC") or sys.executable
+def training_python(environment: Mapping[str, str], command: Sequence[str] = ()) -> str:
+    """The interpreter of training processes: torchrun's `PYTHON_EXEC`, else the one that the command begins with, else
+    our own. An agent that was brought into a Pod has one of its own, which knows nothing of torch."""
+    path = environment.get("PATH")
+    if environment.get("PYTHON_EXEC"):
+        return environment["PYTHON_EXEC"]
+    if command and Path(command[0]).name.startswith("python"):
+        return shutil.which(command[0], path=path) or command[0]
+    is_brought = (Path(sys.prefix) / "bin" / "shoal").is_file() and sys.prefix == sys.base_prefix
+    return (shutil.which("python3", path=path) if is_brought else None) or sys.executable
 
 
 def main(line: Sequence[str]) -> int:

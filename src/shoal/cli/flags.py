@@ -47,7 +47,11 @@ class Flag:
 
     @property
     def variable(self) -> str:
-        return ENVIRONMENT_PREFIX + self.key.upper()
+        return self.variable_in(ENVIRONMENT_PREFIX)
+
+    def variable_in(self, prefix: str) -> str:
+        """The environment variable that stands for it among those with this prefix."""
+        return prefix + self.key.upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +71,12 @@ class CommandLine:
     help: bool = False
 
 
-def read(words: Sequence[str], environment: Mapping[str, str], flags: Sequence[Flag]) -> CommandLine:
+def read(
+    words: Sequence[str], environment: Mapping[str, str], flags: Sequence[Flag], prefix: str = ENVIRONMENT_PREFIX
+) -> CommandLine:
     """Take a command line apart. A flag on it wins over its variable in the environment."""
     by_spelling = {spelling: flag for flag in flags for spelling in flag.spellings}
-    values = _from_environment(environment, flags)
+    values = _from_environment(environment, flags, prefix)
     at = 0
     while at < len(words):
         word = words[at]
@@ -114,16 +120,17 @@ def _nearest(name: str, by_spelling: Mapping[str, Flag]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _from_environment(environment: Mapping[str, str], flags: Sequence[Flag]) -> dict[str, Given]:
+def _from_environment(environment: Mapping[str, str], flags: Sequence[Flag], prefix: str) -> dict[str, Given]:
     given: dict[str, Given] = {}
     for flag in flags:
-        text = environment.get(flag.variable)
+        variable = flag.variable_in(prefix)
+        text = environment.get(variable)
         if text is None:
             continue
         if flag.metavar is not None:
-            given[flag.key] = Given(text=text, source=flag.variable)
-        elif _is_true(text, flag.variable):
-            given[flag.key] = Given(text="1", source=flag.variable)
+            given[flag.key] = Given(text=text, source=variable)
+        elif _is_true(text, variable):
+            given[flag.key] = Given(text="1", source=variable)
     return given
 
 
