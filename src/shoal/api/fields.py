@@ -78,4 +78,6 @@ def a_count(meaning: str, *, minimum: int = 0, maximum: int = MAX_REPLICAS, **bo
 
 
 def a_quantity(meaning: str, *, whole: bool = False) -> Field:
-    return Field(meaning, minimum=0, max_length=32, pattern=WHOLE if whole else QUANTITY)
+    if whole:
+        return Field(meaning, minimum=0, maximum=99_999, max_length=32, pattern=WHOLE)
+    return Field(meaning, minimum=0, max_length=32, pattern=QUANTITY)

@@ -1,7 +1,8 @@
 """What a Pod gets, in the units of the core: cores, MiB, devices. `None` is "not said", never zero.
 
 Three writings end here: a role's or a plan's `resource`, a JobResource's (bare numbers are MiB), and the requests in
-a Pod template.
+a Pod template. No cpu, memory or disk at all cannot be meant, so a zero there is "not said" too, as in the plans of
+programs that write out fields they did not fill. Amounts end where Kubernetes' own do, at 2^63 - 1 bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,8 @@ from shoal.api.quantities import MEBIBYTE, cores, format_cores, format_mebibytes
 
 GPU_NAMES = ("nvidia.com/gpu", "amd.com/gpu", "alpha.kubernetes.io/nvidia-gpu")
 """What devices are called in Kubernetes' resource lists."""
+MOST_MEBIBYTES = (2**63 - 1) // MEBIBYTE
+MOST_CORES = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +115,9 @@ def _resource(
     bare: int,
 ) -> Resource:
     return Resource(
-        cpu=None if cpu is None else cores(cpu),
-        memory=None if memory is None else mebibytes(memory, bare=bare),
-        disk=None if disk is None else mebibytes(disk, bare=bare),
+        cpu=None if cpu is None else min(cores(cpu), MOST_CORES) or None,
+        memory=None if memory is None else min(mebibytes(memory, bare=bare), MOST_MEBIBYTES) or None,
+        disk=None if disk is None else min(mebibytes(disk, bare=bare), MOST_MEBIBYTES) or None,
         gpu_num=None if gpu is None else int(parse_quantity(gpu)),
         gpu_type=gpu_type,
     )
