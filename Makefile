@@ -2,13 +2,14 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow bench bench-quick sim etcd format constraints clean
+.PHONY: help demo test test-slow test-cluster cluster cluster-down kube bench bench-quick sim etcd format constraints clean
 .PHONY: check check-format check-lint check-types check-imports check-core
 
 BIN := .venv/bin
 READY := .venv/.ready
 SEEDS ?= 100000
 PYTEST_FLAGS ?=
+CLUSTER_FLAGS ?=
 
 help: ## Tell what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,11 +22,20 @@ $(READY): pyproject.toml constraints.txt tools/venv
 demo: $(READY) ## Four workers train for a minute; one is killed, one joins, one is drained
 	@$(BIN)/python examples/demo.py
 
-test: $(READY) ## All tests but the slow tier (< 15 min)
-	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_FLAGS)
+test: $(READY) ## All tests but the slow tier and those that need a cluster (< 15 min)
+	@$(BIN)/python -m pytest -m "not slow and not cluster" $(PYTEST_FLAGS)
 
 test-slow: $(READY) ## The slow tier alone
-	@$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -m "slow and not cluster" $(PYTEST_FLAGS)
+
+test-cluster: $(READY) ## The tests on real Kubernetes clusters (wants Go, and root for Pods that run)
+	@$(BIN)/python -m pytest -m cluster $(PYTEST_FLAGS) tests/cluster
+
+cluster: $(READY) ## Start a Kubernetes cluster here and leave it running (wants Go, and root for Pods that run)
+	@$(BIN)/python -m hack.kube.harness up $(CLUSTER_FLAGS)
+
+cluster-down: $(READY) ## Take it down
+	@$(BIN)/python -m hack.kube.harness down
 
 check: $(READY) ## Format, lint, types, import directions, core tests (< 60 s)
 	@$(MAKE) --no-print-directory --keep-going check-format check-lint check-types check-imports check-core
@@ -52,6 +62,9 @@ bench-quick: $(READY) ## All benchmarks at a small scale; the figures also as JS
 sim: $(READY) ## 10^5 simulated schedules of joins, leaves and deaths (SEEDS=n for fewer)
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS)
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS) --failovers
+
+kube: ## Build the Kubernetes that tests use (wants Go; once, into the cache; 10 minutes)
+	@hack/kube/build
 
 etcd: ## Build the etcd that tests use (wants Go; once, into the cache)
 	@hack/etcd/build

@@ -1,0 +1,88 @@
+"""`python -m hack.kube.harness up | down`: a cluster that stays until it is told to go, for people."""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from . import teardown
+from .cluster import Cluster
+from .parts import Unavailable
+
+FOLDER = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "shoal" / "cluster"
+
+SIMULATED = {"key": "simulated", "value": "true", "effect": "NoSchedule"}
+"""Keeps Pods that are meant to run off hosts where nothing does; those that are meant to be there tolerate it."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m hack.kube.harness", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the cluster lives (default: %(default)s)")
+    commands = parser.add_subparsers(required=True)
+    starting = commands.add_parser("up", help="start a cluster and leave it running")
+    starting.add_argument(
+        "--hosts", type=int, default=10, help="simulated hosts with 8 GPUs each (default: %(default)s)"
+    )
+    starting.add_argument(
+        "--apply", action="append", type=Path, default=[], metavar="FILE", help="manifests to install"
+    )
+    starting.set_defaults(run=up)
+    commands.add_parser("down", help="take it down").set_defaults(run=down)
+    chosen = parser.parse_args()
+    try:
+        return int(chosen.run(chosen))
+    except Unavailable as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def up(chosen: argparse.Namespace) -> int:
+    if teardown.processes_of(chosen.folder):
+        print(f"A cluster runs already in {chosen.folder}; `make cluster-down` ends it.", file=sys.stderr)
+        return 1
+    teardown.tear_down(chosen.folder)
+    shutil.rmtree(chosen.folder, ignore_errors=True)
+    chosen.folder.mkdir(parents=True)
+    is_root = os.geteuid() == 0
+    cluster = Cluster(chosen.folder, simulated_hosts=True, node=is_root, kept=True)
+    try:
+        cluster.start()
+        cluster.hosts.add(chosen.hosts, gpus=8, taints=[SIMULATED] if is_root else [])
+        for manifests in chosen.apply:
+            cluster.kubectl("apply", "--server-side", "-f", str(manifests))
+    except BaseException:
+        cluster.stop()
+        raise
+    print(told(cluster, chosen.hosts, is_root))
+    return 0
+
+
+def told(cluster: Cluster, hosts: int, has_node: bool) -> str:
+    """What people want to know about the cluster that is now there."""
+    lines = [f"A cluster is up, with {hosts} simulated hosts (8 GPUs each; their Pods do nothing)"]
+    if has_node:
+        lines[0] += " and one node that runs Pods."
+        lines.append("Pods go to the real node unless they tolerate the taint `simulated`.")
+    else:
+        lines[0] += ". For a node that runs Pods, start it as root."
+    lines += [
+        "",
+        f"  export KUBECONFIG={cluster.kubeconfig}",
+        f"  export PATH={cluster.programs}:$PATH",
+        "  kubectl get nodes",
+        "",
+        f"Logs are in {cluster.processes.logs}. To end it: make cluster-down",
+    ]
+    return "\n".join(lines)
+
+
+def down(chosen: argparse.Namespace) -> int:
+    was_running = bool(teardown.processes_of(chosen.folder))
+    teardown.tear_down(chosen.folder)
+    print("The cluster is down." if was_running else f"No cluster runs in {chosen.folder}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
