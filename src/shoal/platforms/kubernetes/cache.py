@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from shoal.platforms.kubernetes.objects import Metadata, metadata_of
+from shoal.platforms.kubernetes.objects import ObjectMeta, metadata_of
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def key_of(obj: object) -> Key:
     return meta.namespace, meta.name
 
 
-def is_newer(one: Metadata, other: Metadata) -> bool:
+def is_newer(one: ObjectMeta, other: ObjectMeta) -> bool:
     """Whether the first is a later state of an object than the second.
 
     Versions that are no numbers (a server that is not the usual one) say nothing about order; then the generation,
@@ -69,7 +69,7 @@ def is_newer(one: Metadata, other: Metadata) -> bool:
     return True
 
 
-def is_after(meta: Metadata, version: str) -> bool:
+def is_after(meta: ObjectMeta, version: str) -> bool:
     """Whether an object was written after that version; False when nobody can tell."""
     return meta.resource_version.isdecimal() and version.isdecimal() and int(meta.resource_version) > int(version)
 
@@ -186,7 +186,7 @@ class Cache(Generic[T]):
                     if not holders:
                         del self._indexes[name][value]
 
-    def _has_ended(self, meta: Metadata) -> bool:
+    def _has_ended(self, meta: ObjectMeta) -> bool:
         version = self._ends.get(meta.uid)
         if version is None:
             return False

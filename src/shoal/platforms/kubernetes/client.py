@@ -46,6 +46,7 @@ from shoal.platforms.kubernetes.objects import (
     Bare,
     Json,
     Kind,
+    ObjectMeta,
     Page,
     Scale,
     TokenRequest,
@@ -464,7 +465,7 @@ class Client:
             self._tell(kind, Vanished(name, namespace or "", status.details.uid if status.details else ""))
             return None
         left: T = self._decode(kind, "one", data, call)
-        if getattr(metadata_of(left), "deletion_timestamp", True) is None:  # the object as it was: it is gone
+        if _is_gone(metadata_of(left)):
             self._tell(kind, Vanished(name, namespace or "", metadata_of(left).uid))
             return None
         self._tell(kind, left)
@@ -618,6 +619,11 @@ def _decoded(decoder: msgspec.json.Decoder[Any], data: bytes | msgspec.Raw, call
         return decoder.decode(data)
     except msgspec.MsgspecError as exc:
         raise Unavailable(f"{call}: the answer is not what we know: {exc}", outcome_unknown=not call.is_read) from exc
+
+
+def _is_gone(meta: ObjectMeta) -> bool:
+    """Whether what a deletion returned is the object as it was at its end, rather than one that is still ending."""
+    return not meta.finalizers and (meta.deletion_timestamp is None or meta.deletion_grace_period_seconds == 0)
 
 
 class _KindOnly(msgspec.Struct, frozen=True):

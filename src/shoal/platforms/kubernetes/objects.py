@@ -9,10 +9,10 @@ know for deleted. Such kinds are changed by patch or server-side apply; `Kind.wh
 Values are frozen and shared (an informer hands out what it caches): change one with `msgspec.structs.replace`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import field
@@ -54,36 +54,15 @@ class ObjectMeta(Part, frozen=True):
     finalizers: list[str] = []
 
 
-class Owner(Protocol):
-    @property
-    def uid(self) -> str: ...
-
-
-class Metadata(Protocol):
-    """What client and informer read of an object's metadata: `ObjectMeta`, or another package's Struct like it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
-    @property
-    def resource_version(self) -> str: ...
-    @property
-    def generation(self) -> int | None: ...
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def owner_references(self) -> Sequence[Owner]: ...
-
-
-def metadata_of(obj: Any) -> Metadata:
-    """The metadata of a typed object, or of one that is plain JSON."""
+def metadata_of(obj: Any) -> ObjectMeta:
+    """The metadata of a Struct of ours, of another package's that has None for "not there", or of plain JSON."""
     if isinstance(obj, Mapping):
         return msgspec.convert(obj.get("metadata", {}), ObjectMeta)
-    found: Metadata = obj.metadata
-    return found
+    meta = obj.metadata
+    if isinstance(meta, ObjectMeta):
+        return meta
+    known = {name: getattr(meta, name, None) for name in ObjectMeta.__struct_fields__}
+    return ObjectMeta(**{name: value for name, value in known.items() if value is not None})
 
 
 class Bare(Part, frozen=True):
