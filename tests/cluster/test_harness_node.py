@@ -1,7 +1,10 @@
 """The real node: Pods that run, find each other, run out of memory and grow; and nothing of it stays behind."""
 
-import json
+import os
+import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from hack.kube.harness.teardown import cgroups_of, link_of, processes_of
 
 MakeNamespace = Callable[[Cluster], str]
 
-GIB = 2**30
+ROOT = Path(__file__).parents[2]
 
 
 def shell_pod(name: str, script: str, **resources: Object) -> Object:
@@ -139,22 +142,58 @@ def test_nothing_of_a_cluster_with_a_node_is_left_when_it_is_stopped(tmp_path: P
         cluster.wait_for_pod("last", "sleeper")
         assert link_of(cluster.folder).exists()
         assert cgroups_of(cluster.folder)
-    assert processes_of(cluster.folder) == []
-    assert cgroups_of(cluster.folder) == []
+    assert_gone(cluster.folder)
     assert traces() == before
-    assert sorted(path.name for path in cluster.folder.iterdir()) == ["logs", "users"]
     tear_down(cluster.folder)  # may be repeated
 
 
+def test_nothing_of_a_cluster_with_a_node_is_left_when_its_owner_is_killed(tmp_path: Path, real_node: Cluster) -> None:
+    before = traces()
+    folder = tmp_path / "cluster"
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "started\n"
+        owner.send_signal(signal.SIGKILL)
+    while (folder / "data").exists():  # which the guard removes last
+        time.sleep(0.05)
+    assert_gone(folder)
+    assert traces() == before
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from hack.kube.harness import BUSYBOX, Cluster
+
+with Cluster(Path(sys.argv[1]), node=True) as cluster:
+    cluster.kubectl("run", "sleeper", f"--image={BUSYBOX}", "--command", "--", "sleep", "600")
+    cluster.wait_for_pod("default", "sleeper")
+    print("started", flush=True)
+    time.sleep(600)
+"""
+
+
+def assert_gone(folder: Path) -> None:
+    assert processes_of(folder) == []
+    assert cgroups_of(folder) == []
+    assert not link_of(folder).exists()
+    assert str(folder) not in Path("/proc/self/mounts").read_text()
+    assert sorted(path.name for path in folder.iterdir()) == ["logs", "users"]
+
+
 def traces() -> dict[str, object]:
-    """What a node could leave on the machine: mounts, links, packet filter rules, named network namespaces."""
-    links = json.loads(subprocess.run(["ip", "-json", "link"], check=True, capture_output=True, text=True).stdout)
-    rules = subprocess.run(["nft", "list", "tables"], check=True, capture_output=True, text=True).stdout
+    """What a node could leave on the machine besides: packet filter rules, network namespaces, settings, folders."""
     return {
-        "mounts": Path("/proc/self/mounts").read_text(),
-        "links": {link["ifname"] for link in links},
-        "rules": rules,
+        "rules": subprocess.run(["nft", "list", "tables"], check=True, capture_output=True, text=True).stdout,
         "namespaces": [path.name for path in Path("/run/netns").glob("*")],
-        "folders": {path.name for path in Path("/var/lib").iterdir()} | {path.name for path in Path("/run").iterdir()},
         "forwarding": Path("/proc/sys/net/ipv4/ip_forward").read_text(),
+        "folders": [
+            name
+            for name in ("cni", "containerd", "kubelet")
+            for top in ("/run", "/var/lib")
+            if Path(top, name).exists()
+        ],
     }

@@ -1,6 +1,7 @@
 """The processes of one cluster: started with a log each, watched, and ended together with their owner."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,7 @@ class Processes:
         self.data = folder / "data"
         self.data.mkdir(exist_ok=True)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._started_as: dict[str, tuple[Sequence[str | Path], Mapping[str, str] | None]] = {}
         self._guard = None if kept else self._start_guard()
 
     def start(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> int:
@@ -39,6 +41,7 @@ class Processes:
                 start_new_session=True,  # Ctrl-C is for the owner, who then ends the parts in order
             )
         self._running[name] = process
+        self._started_as[name] = (command, environment)
         return process.pid
 
     def check(self) -> None:
@@ -49,11 +52,24 @@ class Processes:
                     f"{name} ended with status {status}; {self.logs / name}.log ends with:\n{self.tail(name)}"
                 )
 
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to one part: SIGSTOP freezes it, SIGCONT lets it go on."""
+        pid = self._running[name].pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        is_a_door = Path(f"/proc/{pid}/comm").read_text().strip() == "nsenter"  # the part itself is its only child
+        for target in [int(child) for child in children] if is_a_door else [pid]:
+            os.kill(target, number)
+
     def kill(self, name: str) -> None:
-        """End one part on purpose, as a crash would; `start` may bring it back."""
-        process = self._running.pop(name)
-        process.kill()
-        process.wait()
+        """End one part on purpose, as a crash would; `restart` brings it back."""
+        self.send(name, signal.SIGKILL)
+        self._running.pop(name).wait()
+
+    def restart(self, name: str) -> int:
+        """Start one part again as it was started before, after ending it if it runs; returns its process id."""
+        if self.is_running(name):
+            self.kill(name)
+        return self.start(name, *self._started_as[name])
 
     def is_running(self, name: str) -> bool:
         return name in self._running and self._running[name].poll() is None
