@@ -164,14 +164,9 @@ class ElasticJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
         str | None,
         Field("Who decides sizes: users (`manual`), the job's master, or Brain (`cluster`).", enum=tuple(OptimizeMode)),
     ] = None
-    resource_limits: Annotated[
-        dict[str, IntOrString] | None,
-        Field(
-            "The most that all Pods of the job may have together, by resource name.",
-            max_items=16,
-            item=a_quantity("An amount."),
-        ),
-    ] = None
+    resource_limits: Annotated[ResourceSpec | None, Field("The most that all Pods of the job may have together.")] = (
+        None
+    )
     suspend: Annotated[bool | None, Field("No Pods while it is true; what was trained is kept.", default=False)] = None
     priority: Annotated[
         str | None, Field("The job's weight with the scheduler. Default `Normal`.", enum=tuple(JobPriority))

@@ -23,7 +23,7 @@ from shoal.api.elasticjob import (
     Strategy,
 )
 from shoal.api.fields import Template
-from shoal.api.resources import Resource, of_list, of_spec, of_template
+from shoal.api.resources import Resource, of_spec, of_template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def normalise(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
     """What the job means. It must be valid: ask `problems` first when nobody else has."""
     defaults = defaults or JobDefaults()
     spec = job.spec
-    limits = of_list(spec.resource_limits or {})
+    limits = of_spec(spec.resource_limits)
     return JobSpec(
         name=job.metadata.name,
         namespace=job.metadata.namespace or "default",

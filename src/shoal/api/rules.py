@@ -148,13 +148,7 @@ def _command(at: str) -> Rule:
 def _spec() -> Iterator[Rule]:
     for own, mapped in ROLES:
         yield _one_template(own, mapped)
-    yield Rule(
-        at="spec.resourceLimits",
-        field="",
-        cel="!('memory' in self) || quantity(string(self.memory)).compareTo(quantity('1Mi')) >= 0",
-        message="memory is in bytes and must be at least 1Mi: write a unit, such as 4096Mi or 4Gi",
-        holds=lambda limits: "memory" not in limits or parse_quantity(limits["memory"]) >= MEBIBYTE,
-    )
+    yield _memory("spec.resourceLimits")
     strategy = "!has(self.distributionStrategy) || !(self.distributionStrategy in"
     servers = "(has(self.parameterServer) || self.?replicaSpecs.?ps.hasValue())"
     yield Rule(
@@ -214,15 +208,26 @@ def _immutables() -> Iterator[Rule]:
     paths += [f"{own}.template" for own, _ in ROLES]
     paths += [f"replicaSpecs.{mapped}.template" for _, mapped in ROLES]
     for path in paths:
-        optional = ".?" + path.replace(".", ".?")
         yield Rule(
             at="spec",
             field="",
-            cel=f"oldSelf.?suspend.orValue(false) || self{optional} == oldSelf{optional}",
+            cel=f"(has(oldSelf.suspend) && oldSelf.suspend) || {_unchanged(path)}",
             message=f"{path} cannot change while the job runs: set spec.suspend to true first",
             holds=lambda spec, old, path=path: old.get("suspend", False) or same(_at(spec, path), _at(old, path)),
             transition=True,
         )
+
+
+def _unchanged(path: str) -> str:
+    """CEL for "it is there as it was, or still is not". (Equality of optional values has no bound on its cost.)"""
+    new, old = _is_there("self", path), _is_there("oldSelf", path)
+    return f"({new} ? {old} && self.{path} == oldSelf.{path} : !{old})"
+
+
+def _is_there(root: str, path: str) -> str:
+    names = path.split(".")
+    steps = [f"has({root}.{'.'.join(names[: length + 1])})" for length in range(len(names))]
+    return steps[0] if len(steps) == 1 else f"({' && '.join(steps)})"
 
 
 def _spellings(strategy: Strategy) -> str:
@@ -276,7 +281,7 @@ def _same_job(field: str) -> Rule:
     return Rule(
         at="spec",
         field="",
-        cel=f"self.?{field} == oldSelf.?{field}",
+        cel=_unchanged(field),
         message=f"{field} cannot change: make another object for another job",
         holds=lambda spec, old: same(spec.get(field), old.get(field)),
         transition=True,
