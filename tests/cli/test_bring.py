@@ -34,7 +34,7 @@ def test_a_shoal_that_needs_this_machines_interpreter_is_not_brought_along(tmp_p
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="cannot be copied to .*file"):
+    with pytest.raises(BadInput, match=r"cannot be copied to .*file"):
         bring(a_bundle(tmp_path / "here"), tmp_path / "file")
 
 

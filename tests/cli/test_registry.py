@@ -182,11 +182,11 @@ def a_dead_pid() -> int:
 def test_a_lost_job_is_news_until_somebody_was_told(registry: Registry, capsys: pytest.CaptureFixture[str]) -> None:
     claim(registry, a_record(pid=a_dead_pid()))
 
-    def shown(**how: bool) -> bool:
-        jobs.show(registry, **{"everything": False, "as_json": False} | how)
+    def shown(output: str = "table", *, everything: bool = False) -> bool:
+        jobs.show(registry, everything=everything, output=output)
         return "lost" in capsys.readouterr().out
 
-    assert [shown(as_json=True), shown(as_json=True), shown(), shown(), shown(as_json=True)] == [True] * 3 + [False] * 2
+    assert [shown("json"), shown("yaml"), shown(), shown(), shown("json")] == [True] * 3 + [False] * 2
     assert shown(everything=True)
     claim(registry, a_record(pid=a_dead_pid(), uid="job.2"))
     assert shown(), "another job of the same name"

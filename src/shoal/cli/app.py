@@ -1,9 +1,12 @@
 """The `shoal` command line: what there is, and how its words are read. Everything behind it is imported when used."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from shoal.cli.where import Known, Platform, Where, platform_of
 
 if TYPE_CHECKING:
     from shoal.cli.registry import Registry
@@ -18,6 +21,13 @@ app = typer.Typer(
 )
 
 JobName = Annotated[str | None, typer.Argument(metavar="[JOB]", help="May be left out if only one runs.")]
+PlatformName = Annotated[
+    str | None, typer.Option("--platform", metavar="local|kubernetes", help="Default: by the job's name.")
+]
+Kubeconfig = Annotated[str | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl finds it.")]
+Context = Annotated[str | None, typer.Option("--context", metavar="NAME", help="Which context of the kubeconfig.")]
+Namespace = Annotated[str | None, typer.Option("-n", "--namespace", metavar="NAME", help="Default: the context's.")]
+AllNamespaces = Annotated[bool, typer.Option("-A", "--all-namespaces", help="Jobs of all namespaces.")]
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 """For commands with a parser of their own."""
 
@@ -49,24 +59,124 @@ def master(context: typer.Context) -> None:
 @app.command()
 def ps(
     everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json", help="The format.")] = "table",
+    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json|yaml", help="The format.")] = "table",
 ) -> None:
     """List the jobs of this machine."""
     from shoal.cli import jobs
 
-    if output not in ("table", "json"):
-        raise typer.BadParameter(f"wanted table or json, got {output!r}", param_hint="-o")
-    jobs.show(_registry(), everything=everything, as_json=output == "json")
+    _check_output(output, ("table", "json", "yaml"))
+    jobs.show(_registry(), everything=everything, output=output)
+
+
+@app.command()
+def submit(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="YAML of jobs and plans; - is standard input.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Have it checked by the API server and change nothing.")
+    ] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Hand jobs and plans to a cluster. Bad input is refused before anything is sent."""
+    from shoal.cli import kube_jobs
+
+    where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    kube_jobs.run(where, dict(os.environ), kube_jobs.submit(files, dry_run=dry_run))
+
+
+@app.command()
+def get(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[jobs | JOB...]", help="Default: all jobs.")] = None,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="table|wide|json|yaml", help="The format.")
+    ] = "table",
+    everything: Annotated[bool, typer.Option("-a", "--all", help="Also local jobs that have ended.")] = False,
+    platform: PlatformName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+) -> None:
+    """List jobs, of this machine or of a cluster."""
+    _check_output(output, ("table", "wide", "json", "yaml"))
+    wanted = [name for name in names or [] if name not in ("jobs", "job", "ej", "elasticjobs")]
+    where = Where(
+        platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace, all_namespaces=all_namespaces
+    )
+    if _is_local(where, wanted[0] if wanted else None):
+        from shoal.cli import jobs
+
+        jobs.show(_registry(), everything=everything, output=output, names=wanted)
+        return
+    from shoal.cli import kube_jobs
+
+    kube_jobs.run(where, dict(os.environ), kube_jobs.get(wanted, output=output))
+
+
+@app.command()
+def describe(
+    job: Annotated[str, typer.Argument(metavar="JOB")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json|yaml", help="The format.")] = "table",
+    platform: PlatformName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Show everything about one job: members, plans, conditions, events."""
+    _check_output(output, ("table", "json", "yaml"))
+    where = Where(platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if _is_local(where, job):
+        from shoal.cli import jobs
+
+        jobs.describe(_registry(), job, output=output)
+        return
+    from shoal.cli import kube_jobs
+
+    kube_jobs.run(where, dict(os.environ), kube_jobs.describe(job, output=output))
+
+
+@app.command()
+def why(
+    job: JobName = None,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json|yaml", help="The format.")] = "table",
+    platform: PlatformName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Tell what was decided about a job, and why."""
+    _check_output(output, ("table", "json", "yaml"))
+    where = Where(platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if _is_local(where, job):
+        from shoal.cli import jobs
+
+        jobs.why(_registry(), job, output=output)
+        return
+    from shoal.cli import kube_jobs
+
+    kube_jobs.run(where, dict(os.environ), kube_jobs.why(_needed(job), output=output))
 
 
 @app.command()
 def scale(
     words: Annotated[list[str], typer.Argument(metavar="[JOB] worker=N", help="How many nodes the job should have.")],
+    platform: PlatformName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Change how many nodes a running job has."""
     from shoal.cli import jobs
 
-    jobs.scale(_registry(), words)
+    name, count = jobs.scale_words(words)
+    where = Where(platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if _is_local(where, name):
+        jobs.scale(_registry(), name, count)
+        return
+    from shoal.cli import kube_jobs
+
+    kube_jobs.run(where, dict(os.environ), kube_jobs.scale(_needed(name), count))
 
 
 @app.command()
@@ -75,23 +185,73 @@ def logs(
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank of the world of now.")] = None,
     node: Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job ends.")] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="stderr instead of stdout.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="stderr instead of stdout (local jobs).")] = False,
+    platform: PlatformName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Show what the training processes of a job said."""
-    from shoal.cli import jobs
+    where = Where(platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if _is_local(where, job):
+        from shoal.cli import jobs
 
-    jobs.show_logs(_registry(), job, rank=rank, node=node, follow=follow, stderr=stderr)
+        jobs.show_logs(_registry(), job, rank=rank, node=node, follow=follow, stderr=stderr)
+        return
+    from shoal.cli import kube_jobs
+
+    if stderr:
+        raise typer.BadParameter("a Pod's log holds both streams", param_hint="--stderr")
+    kube_jobs.run(where, dict(os.environ), kube_jobs.logs(_needed(job), rank=rank, node=node, follow=follow))
 
 
 @app.command()
 def stop(
     job: JobName = None,
     now: Annotated[bool, typer.Option("--now", help="Without a grace period.")] = False,
+    platform: PlatformName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
-    """End a running job."""
-    from shoal.cli import jobs
+    """End a job. On Kubernetes its object and all that belongs to it are deleted."""
+    where = Where(platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if _is_local(where, job):
+        from shoal.cli import jobs
 
-    jobs.stop(_registry(), job, now=now)
+        jobs.stop(_registry(), job, now=now)
+        return
+    from shoal.cli import kube_jobs
+
+    kube_jobs.run(where, dict(os.environ), kube_jobs.stop(_needed(job), now=now))
+
+
+@app.command()
+def suspend(
+    job: Annotated[str, typer.Argument(metavar="JOB")],
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Drain a cluster's job and keep it, without Pods, until it is resumed."""
+    from shoal.cli import kube_jobs
+
+    where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    kube_jobs.run(where, dict(os.environ), kube_jobs.suspend(job, on=True))
+
+
+@app.command()
+def resume(
+    job: Annotated[str, typer.Argument(metavar="JOB")],
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Let a suspended job of a cluster go on. (A local job that was lost: shoal run --resume.)"""
+    from shoal.cli import kube_jobs
+
+    where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    kube_jobs.run(where, dict(os.environ), kube_jobs.suspend(job, on=False))
 
 
 checkpoint = typer.Typer(
@@ -143,6 +303,32 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 
         typer.echo(f"shoal {__version__}")
         raise typer.Exit
+
+
+def _is_local(where: Where, job: str | None) -> bool:
+    """Whether a command is about this machine's jobs."""
+    from shoal.cli.registry import JobState
+
+    environment = os.environ
+    default = Path(environment.get("HOME", "/")) / ".kube" / "config"
+    entries = _registry().entries()
+    known = Known(
+        local_jobs=tuple(entry.record.name for entry in entries),
+        local_running=any(entry.state is JobState.RUNNING for entry in entries),
+        cluster=bool(environment.get("KUBECONFIG") or environment.get("KUBERNETES_SERVICE_HOST")) or default.exists(),
+    )
+    return platform_of(where, job, known) is Platform.LOCAL
+
+
+def _needed(job: str | None) -> str:
+    if job is None:
+        raise typer.BadParameter("a cluster may have many jobs: say which", param_hint="JOB")
+    return job
+
+
+def _check_output(output: str, formats: tuple[str, ...]) -> None:
+    if output not in formats:
+        raise typer.BadParameter(f"wanted one of {', '.join(formats)}, got {output!r}", param_hint="-o")
 
 
 def _registry() -> "Registry":

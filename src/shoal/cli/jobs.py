@@ -16,7 +16,7 @@ import msgspec
 
 from shoal.cli import client, logs
 from shoal.cli.registry import Entry, JobState, Registry, process_started
-from shoal.cli.text import age, clean
+from shoal.cli.text import age, clean, seconds
 from shoal.core.errors import BadInput, Disconnected, ShoalError
 from shoal.core.view import JobView
 
@@ -87,16 +87,65 @@ def _names(entries: list[Entry]) -> str:
 # ps ------------------------------------------------------------------------------------------------------
 
 
-def show(registry: Registry, *, everything: bool, as_json: bool) -> None:
-    seen = [look(entry) for entry in registry.entries()]
-    shown = [job for job in seen if everything or _is_news(job.entry)]
-    if as_json:
-        print(json.dumps([_as_json(job) for job in shown], indent=2))
+def show(registry: Registry, *, everything: bool, output: str, names: Sequence[str] = ()) -> None:
+    entries = tuple(choose(registry, name, ended=True) for name in names) or registry.entries()
+    seen = [look(entry) for entry in entries]
+    shown = [job for job in seen if everything or names or _is_news(job.entry)]
+    if output in ("json", "yaml"):
+        print_value([_as_json(job) for job in shown], output)
         return
     _print_table(shown, hidden=len(seen) - len(shown))
     for job in shown:
         if job.entry.state is JobState.LOST:
             job.entry.tell()
+
+
+def print_value(value: object, output: str) -> None:
+    if output == "json":
+        print(json.dumps(value, indent=2))
+        return
+    try:
+        import yaml
+    except ImportError as exc:
+        raise ShoalError("-o yaml needs PyYAML: pip install 'shoal[kubernetes]'") from exc
+    print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
+
+
+def describe(registry: Registry, name: str, *, output: str) -> None:
+    """One job: its members and its worlds."""
+    job = look(choose(registry, name, ended=True))
+    if output in ("json", "yaml"):
+        print_value(_as_json(job), output)
+        return
+    _print_table([job], hidden=0)
+    if job.view is None:
+        return
+    for node in job.view.nodes:
+        ranks = ", ".join(str(p.rank) for p in node.processes if p.rank is not None)
+        print(clean(f"  {node.node}: {node.status}" + (f", ranks {ranks}" if ranks else "") + f" ({node.reason})"))
+    for resize in job.view.resizes[-10:]:
+        pause = f", {seconds(resize.pause)} pause" if resize.reported else ""
+        print(
+            clean(f"  world {resize.generation}: {resize.before} to {resize.after} processes{pause}: {resize.reason}")
+        )
+    if job.view.error:
+        print(clean(job.view.error))
+
+
+def why(registry: Registry, name: str | None, *, output: str) -> None:
+    """What was decided, the newest first."""
+    job = look(choose(registry, name, ended=True))
+    if job.view is None:
+        raise ShoalError(f"job {job.entry.record.name} is {job.phase}: {job.silent or 'nothing is known of it'}")
+    now = datetime.now(UTC)
+    lines = [(age(now - each.at), each.reason) for each in reversed(job.view.decisions)]
+    if output in ("json", "yaml"):
+        said = [{"at": each.at.isoformat(), "reason": each.reason} for each in reversed(job.view.decisions)]
+        print_value(said, output)
+        return
+    print(clean(f"job {job.entry.record.name}: {job.phase}: {job.view.reason}"))
+    for ago, reason in lines:
+        print(clean(f"  {ago} ago  {reason}"))
 
 
 def _is_news(entry: Entry) -> bool:
@@ -114,13 +163,17 @@ def _print_table(jobs: list[Seen], *, hidden: int) -> None:
     if not jobs:
         print(f"no jobs ({hidden} ended: shoal ps -a)" if hidden else "no jobs")
         return
-    # Lines are cut for a reader's eye only: what reads a pipe has no edge.
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in table([TITLES, *map(_cells, jobs)], width=width):
-        print(line)
+    print_rows([TITLES, *map(_cells, jobs)])
     for job in jobs:
         if job.silent is not None and job.entry.record.url is not None:
             print(clean(job.silent), file=sys.stderr)
+
+
+def print_rows(rows: Sequence[tuple[str, ...]]) -> None:
+    # Lines are cut for a reader's eye only: what reads a pipe has no edge.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in table(rows, width=width):
+        print(line)
 
 
 def table(rows: Sequence[tuple[str, ...]], *, width: int | None) -> list[str]:
@@ -156,7 +209,7 @@ def _cells(job: Seen) -> tuple[str, ...]:
 # scale, stop ---------------------------------------------------------------------------------------------
 
 
-def scale(registry: Registry, words: list[str]) -> None:
+def scale_words(words: list[str]) -> tuple[str | None, int]:
     """`[JOB] worker=N`"""
     asks = [word for word in words if "=" in word]
     names = [word for word in words if "=" not in word]
@@ -164,11 +217,15 @@ def scale(registry: Registry, words: list[str]) -> None:
         raise BadInput(f"shoal scale wants [JOB] worker=N, got {shlex.join(words)!r}")
     role, _, number = asks[0].partition("=")
     if role != "worker":
-        raise BadInput(f"shoal scale: a local job has role worker, got {role!r}")
+        raise BadInput(f"shoal scale: a job is scaled by role worker, got {role!r}")
     if not number.isascii() or not number.isdecimal() or int(number) < 1:
         raise BadInput(f"shoal scale: worker= wants a number of at least 1, got {number!r}")
-    entry = choose(registry, names[0] if names else None)
-    print(f"{entry.record.name}: {clean(client.scale(entry, int(number)))}")
+    return (names[0] if names else None), int(number)
+
+
+def scale(registry: Registry, name: str | None, count: int) -> None:
+    entry = choose(registry, name)
+    print(f"{entry.record.name}: {clean(client.scale(entry, count))}")
 
 
 def stop(registry: Registry, name: str | None, *, now: bool) -> None:
