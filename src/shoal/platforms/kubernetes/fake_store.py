@@ -109,7 +109,7 @@ class Store:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self.version = 1000
-        self.oldest = 0
+        self.oldest = self.version
         """Versions before it are compacted away."""
         self._shelves: dict[tuple[str, str], _Shelf] = {}
         self._managers: dict[str, dict[tuple[str, str], frozenset[Path]]] = {}
