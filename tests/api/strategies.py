@@ -154,13 +154,13 @@ def broken(draw: st.DrawFn) -> Written:
     """An object that one to three things were done to. Some of them are still valid: that is for the judges to say."""
     written: Written = draw(valid)
     for _ in range(draw(st.integers(1, 3))):
-        places = list(_places(written["spec"]))
-        holder, key = draw(st.sampled_from(places)) if places else (written["spec"], "worker")
+        written.setdefault("spec", {})
+        holder, key = draw(st.sampled_from([(written, "spec"), *_places(written.get("spec"))]))
         match draw(st.sampled_from(["replace", "replace", "remove", "add"])):
             case "replace":
                 holder[key] = draw(hostile)
             case "remove":
-                del holder[key]
+                holder.pop(key)
             case _:
                 name = draw(st.sampled_from(["min", "max", "replicas", "memory", "surprise", "template", "nodeUnit"]))
                 if isinstance(holder, dict):
@@ -171,7 +171,7 @@ def broken(draw: st.DrawFn) -> Written:
 def _places(value: Any) -> list[tuple[Any, Any]]:
     """Every place in a value: what holds it, and under which key."""
     found: list[tuple[Any, Any]] = []
-    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in entries:
         found.append((value, key))
         if isinstance(each, dict | list):
