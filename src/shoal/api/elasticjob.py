@@ -25,6 +25,7 @@ from shoal.api.fields import (
     DURATION,
     LABEL_VALUE,
     MAX_ENTRIES,
+    MAX_REPLICAS,
     Field,
     IntOrString,
     Template,
@@ -33,7 +34,7 @@ from shoal.api.fields import (
     a_quantity,
     a_text,
 )
-from shoal.api.meta import Conditions, DoneEntries, ObjectMeta, ObservedGeneration
+from shoal.api.meta import Conditions, ObjectMeta, ObservedGeneration
 from shoal.api.templates import POD_TEMPLATE
 
 API_VERSION = "elastic.iml.github.io/v1alpha1"
@@ -256,21 +257,59 @@ class Decision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 class Accepted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """When an ask was first seen in its present form: the last changed wins."""
 
-    ask: Annotated[str, a_text("Whose: `spec`, `ScalePlan/NAME`, `JobResource/NAME`.", max_length=320, required=True)]
+    ask: Annotated[
+        str,
+        a_text(
+            "Whose ask: `spec`, `spec.worker`, `ScalePlan/NAME`, `JobResource/NAME`.", max_length=320, required=True
+        ),
+    ]
     uid: Annotated[str | None, a_text("The object's uid.", max_length=64)] = None
     generation: Annotated[int, Field("The object's generation.", minimum=0, int64=True, required=True)]
-    at: Annotated[datetime, Field("When the operator first saw this generation.", required=True)]
-    replicas: Annotated[int | None, a_count("Of `spec`: the worker count it named.")] = None
+    at: Annotated[datetime, Field("When the operator first saw it so.", required=True)]
+    counts: Annotated[list[RoleCount] | None, Field("The counts it pins.", max_items=8, keys=("role",))] = None
     optimize_mode: Annotated[str | None, a_text("Of `spec`: the mode it named.", max_length=32)] = None
 
 
-class Replacement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A Pod that takes another's place: it comes first, the other goes when it runs."""
+class Member(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A member, recorded before its Pod is made. Names are never used twice."""
 
-    pod: Annotated[str, a_name("The new Pod.", required=True)]
-    replaces: Annotated[str, a_name("The Pod whose place it takes.", required=True)]
-    rank: Annotated[int | None, a_count("The place it takes.")] = None
-    resource: Annotated[ResourceSpec | None, Field("What it gets; kept when it is relaunched.")] = None
+    name: Annotated[str, a_name("Its Pod.", required=True)]
+    role: Annotated[str, Field("Its role.", enum=tuple(Role), required=True)]
+    id: Annotated[int, a_count("Its id.", maximum=2**31 - 1, required=True)]
+    rank: Annotated[int, a_count("The place it takes.", required=True)]
+    state: Annotated[str, a_text("live, failed, succeeded or leaving.", max_length=16, required=True)]
+    uid: Annotated[str | None, a_text("Of its Pod, once that was seen.", max_length=64)] = None
+    resource: Annotated[ResourceSpec | None, Field("What it gets instead of its role's.")] = None
+    avoid_hosts: Annotated[
+        list[str] | None,
+        Field("Hosts it must not run on.", max_items=64, item=Field("A host.", min_length=1, max_length=253)),
+    ] = None
+    replaces: Annotated[str | None, a_name("The Pod whose place it takes.")] = None
+    relaunches: Annotated[int | None, a_count("Replacements of this place by members' own fault.")] = None
+    ended_at: Annotated[datetime | None, Field("When it ended.")] = None
+    reason: Annotated[str | None, a_text("Why it is here, or how it ended.")] = None
+
+
+class Move(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """An entry of `migratePods` or `resource_updation`, carried out once per (plan, generation, name)."""
+
+    plan: Annotated[str, a_text("The plan's uid.", max_length=64, required=True)]
+    generation: Annotated[int, Field("The plan's generation.", minimum=0, int64=True, required=True)]
+    name: Annotated[str, a_name("The Pod to be replaced.", required=True)]
+    state: Annotated[str, a_text("waiting, starting, removing, done or failed.", max_length=16, required=True)]
+    replacement: Annotated[str | None, a_name("The Pod that takes its place.")] = None
+    reason: Annotated[str | None, a_text("Why it stands there.")] = None
+
+
+class MasterRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What the operator remembers of the job's masters; the newest is `<job>-master-<term>`."""
+
+    since: Annotated[datetime | None, Field("When its term began.")] = None
+    uid: Annotated[str | None, a_text("Of its Pod, once that was seen.", max_length=64)] = None
+    failures: Annotated[int | None, a_count("Masters in a row that were never ready.", maximum=2**31 - 1)] = None
+    was_ready: Annotated[bool | None, Field("This one has been ready.")] = None
+    silent_since: Annotated[datetime | None, Field("Since when no master answers.")] = None
+    stopped: Annotated[bool | None, Field("None is wanted: the job is suspended.")] = None
 
 
 class Training(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -303,10 +342,13 @@ class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
         list[Accepted] | None,
         Field("When each manual ask was first seen as it is now.", max_items=MAX_ENTRIES, keys=("ask",)),
     ] = None
-    done: DoneEntries = None
-    replacements: Annotated[
-        list[Replacement] | None, Field("Pods that take others' places.", max_items=MAX_ENTRIES, keys=("pod",))
+    members: Annotated[list[Member] | None, Field("Who is a member.", max_items=MAX_REPLICAS, keys=("name",))] = None
+    moves: Annotated[
+        list[Move] | None,
+        Field("Members being replaced.", max_items=MAX_ENTRIES, keys=("plan", "generation", "name")),
     ] = None
+    master: Annotated[MasterRecord | None, Field("What the operator remembers of the masters.")] = None
+    prepared: Annotated[str | None, a_text("Which form of the job's fixed objects exists.", max_length=32)] = None
     term: Annotated[int | None, Field("The newest master Pod's term.", minimum=0, int64=True)] = None
     restarts: Annotated[int | None, a_count("Relaunches of members so far.", maximum=2**31 - 1)] = None
     start_time: Annotated[datetime | None, Field("When the first Pod was created.")] = None

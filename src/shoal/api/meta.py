@@ -76,7 +76,7 @@ class Done(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_o
         a_text("Which entry: `migratePods/J-ps-0`, `createPods/J-worker-4`.", max_length=320, required=True),
     ]
     pod: Annotated[str | None, a_name("The Pod that came of it.")] = None
-    at: Annotated[datetime | None, Field("When it was begun.")] = None
+    outcome: Annotated[str | None, a_text("What became of it.")] = None
 
 
 DoneEntries = Annotated[
