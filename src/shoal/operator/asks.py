@@ -1,0 +1,182 @@
+"""Asks: what everybody wants of a job, and who wins.
+
+For each role, in this order: the manual asks (`spec.<role>.replicas`, manual ScalePlans, JobResources), of which the
+one that *changed* last wins; the master's auto plan; what the spec has by default. Count and resource are two asks: a
+plan that names only a resource pins no count. The result is held within the role's `min` and `max`.
+
+When nobody asks for anything a job has no training Pods yet; when the last ask is taken back it keeps what it has,
+because nobody asked for less.
+
+What changed last is known by a stamp: the operator notes when it first saw a plan's generation, or a new number in
+the spec. A change of `optimizeMode` voids the stamps before it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from shoal.api.elasticjob import Role
+from shoal.api.jobspec import JobSpec, RoleNeeds
+from shoal.api.resources import Resource
+from shoal.operator.memory import SILENT, Accepted, Memory
+from shoal.operator.snapshot import PlanKind, PlanSeen, RoleAsk, Trim
+
+ROLES = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
+AUTO = "auto"
+_MODE = "spec"
+_STANDS_IN = frozenset({Role.CHIEF, Role.EVALUATOR})
+"""Roles that run the worker's template when they have none: one script, told by its role what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the winning asks want of one role."""
+
+    count: int | None = None
+    """None: nobody has said."""
+    resource: Resource = SILENT
+    source: str = ""
+    """Whose count it is: `spec.worker`, `ScalePlan/x`."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asks:
+    roles: Mapping[Role, Wanted]
+    accepted: tuple[Accepted, ...]
+    trims: Mapping[str, tuple[Trim, ...]] = field(default_factory=dict)
+    """By `PlanSeen.ask`."""
+    winning: frozenset[str] = frozenset()
+    """The plans that pin something now; the others are superseded."""
+
+
+def needs_of(spec: JobSpec, role: Role) -> RoleNeeds | None:
+    """What a role needs; for a chief or evaluator that is asked for and not described, what the worker does."""
+    own = spec.roles.get(role)
+    if own is None and role in _STANDS_IN:
+        return replace(spec.worker, role=role, replicas=None, min=0, max=1, resource=Resource())
+    return own
+
+
+def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now: datetime) -> Asks:
+    readable = [plan for plan in plans if plan.refused is None and plan.invalid is None]
+    manual = [plan for plan in readable if not plan.auto]
+    accepted = _stamped(spec, memory, manual, now)
+    by_ask = {each.ask: each for each in accepted}
+    counting = [each for each in accepted if each.ask != _MODE and each.at >= by_ask[_MODE].at]
+    order = {plan.ask: (plan.kind is PlanKind.SCALE_PLAN, plan.created_at.timestamp(), plan.name) for plan in manual}
+    counting.sort(key=lambda each: (each.at, order.get(each.ask, (False, 0.0, ""))), reverse=True)
+    auto = next((plan for plan in readable if plan.auto), None)
+    resources = {plan.ask: plan.roles for plan in manual}
+    roles, trims, winning = {}, dict[str, list[Trim]](), set[str]()
+    for role in ROLES:
+        wanted, pinned_by = _wanted(spec, memory, role, counting, resources, auto)
+        roles[role] = _held(spec, role, wanted, trims)
+        winning |= pinned_by
+    if roles[Role.CHIEF].count is None and Role.CHIEF in spec.roles and any(each.count for each in roles.values()):
+        roles[Role.CHIEF] = replace(roles[Role.CHIEF], count=1, source="default", reason="a job has one chief")
+    for plan in manual:
+        for role in plan.roles:
+            if needs_of(spec, role) is None:
+                trims.setdefault(plan.ask, []).append(_no_template(spec, role, plan))
+    done = {ask: tuple(dict.fromkeys(each)) for ask, each in trims.items()}
+    return Asks(roles=roles, accepted=tuple(accepted), trims=done, winning=frozenset(winning))
+
+
+def _stamped(spec: JobSpec, memory: Memory, manual: Iterable[PlanSeen], now: datetime) -> list[Accepted]:
+    """The stamps of what is asked now: those that stand, and new ones for what has changed."""
+    known = {each.ask: each for each in memory.accepted}
+    fresh = [Accepted(ask=_MODE, at=now, optimize_mode=spec.optimize_mode)]
+    fresh += [
+        Accepted(ask=f"spec.{role}", at=now, counts={role: needs.replicas})
+        for role, needs in sorted(spec.roles.items())
+        if needs.replicas is not None
+    ]
+    fresh += [
+        Accepted(ask=plan.ask, uid=plan.uid, generation=plan.generation, at=now, counts=_pins(plan, memory))
+        for plan in manual
+    ]
+    return [known[each.ask] if _is_same(known.get(each.ask), each) else each for each in fresh]
+
+
+def _is_same(known: Accepted | None, fresh: Accepted) -> bool:
+    if known is None or (known.uid, known.generation, known.optimize_mode) != (
+        fresh.uid,
+        fresh.generation,
+        fresh.optimize_mode,
+    ):
+        return False
+    return fresh.uid is not None or known.counts == fresh.counts
+
+
+def _pins(plan: PlanSeen, memory: Memory) -> dict[Role, int]:
+    """The counts a plan pins, worked out when it is first seen."""
+    pins = {role: ask.replicas for role, ask in plan.roles.items() if ask.replicas is not None}
+    removed = [member for member in memory.members if member.has_seat and member.name in plan.remove]
+    for role in ROLES:
+        more = sum(order.role is role for order in plan.create) - sum(member.role is role for member in removed)
+        if role not in pins and more:
+            pins[role] = max(0, sum(member.has_seat for member in memory.of(role)) + more)
+    return pins
+
+
+def _wanted(
+    spec: JobSpec,
+    memory: Memory,
+    role: Role,
+    counting: Sequence[Accepted],
+    resources: Mapping[str, Mapping[Role, RoleAsk]],
+    auto: PlanSeen | None,
+) -> tuple[Wanted, set[str]]:
+    """What is wanted of a role, and the manual asks that pin it."""
+    needs = needs_of(spec, role)
+    if needs is None:
+        return Wanted(), set()
+    pin = next((each for each in counting if role in each.counts), None)
+    said = {each.ask: ask.resource for each in counting if (ask := resources.get(each.ask, {}).get(role))}
+    sizer = next((ask for ask, resource in said.items() if not resource.is_silent), None)
+    automatic = auto.roles.get(role, RoleAsk()) if auto else RoleAsk()
+    resource = (said[sizer] if sizer else Resource()).over(automatic.resource).over(needs.resource)
+    winning = ({pin.ask} if pin else set()) | ({sizer} if sizer else set())
+    if pin is not None:
+        count: int | None = pin.counts[role]
+        source, reason = pin.ask, f"{_title(pin.ask)} asks for {count} of {role}"
+    elif automatic.replicas is not None:
+        count, source, reason = automatic.replicas, AUTO, f"the master asks for {automatic.replicas} of {role}"
+    elif role in memory.wanted:
+        count, source = memory.wanted[role], "kept"
+        reason = f"nobody asks for another number of {role} than {count}"
+    else:
+        count, source, reason = None, "", ""
+    return Wanted(count=count, resource=resource, source=source, reason=reason), winning
+
+
+def _held(spec: JobSpec, role: Role, wanted: Wanted, trims: dict[str, list[Trim]]) -> Wanted:
+    """The wanted count within what the spec allows. Every role but the workers may also be left out."""
+    needs = needs_of(spec, role)
+    if wanted.count is None or needs is None or (wanted.count == 0 and role is not Role.WORKER):
+        return wanted
+    held = min(max(wanted.count, needs.min), max(needs.min, needs.max))
+    if held == wanted.count:
+        return wanted
+    why = f"job {spec.name} has at {'most' if held < wanted.count else 'least'} {held} of {role}"
+    trims.setdefault(wanted.source, []).append(
+        Trim(what=f"{role}.replicas", asked=str(wanted.count), got=str(held), reason=why)
+    )
+    return replace(wanted, count=held, reason=f"{wanted.reason}; {why}")
+
+
+def _no_template(spec: JobSpec, role: Role, plan: PlanSeen) -> Trim:
+    there = ", ".join(sorted(spec.roles)) or "no role"
+    asked = plan.roles[role].replicas
+    return Trim(
+        what=f"{role}.replicas",
+        asked="" if asked is None else str(asked),
+        got="0",
+        reason=f"job {spec.name} has no template for {role} (it has {there})",
+    )
+
+
+def _title(ask: str) -> str:
+    kind, _, name = ask.partition("/")
+    return f"{kind} {name}" if name else f"{ask}.replicas"

@@ -1,0 +1,211 @@
+"""The members of a job while one decision is made: a working copy, and what may be done to it.
+
+`Crew` is the only door to the members. It never gives an id twice, never takes a member's place away without saying
+why, and keeps count of the seats: a role has as many as it has members that are not leaving.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from shoal.api.elasticjob import Role
+from shoal.api.resources import Resource
+from shoal.operator.memory import SILENT, Member, MemberState, Memory
+from shoal.operator.snapshot import PodPhase, PodSeen
+
+_KILLED = frozenset({137, 143})
+"""Exit codes of Pods that were ended from outside."""
+
+
+def pod_name(job: str, role: Role, number: int) -> str:
+    return f"{job}-{role}-{number}"
+
+
+class Crew:
+    def __init__(self, job: str, memory: Memory, pods: Iterable[PodSeen], *, now: datetime) -> None:
+        self.job = job
+        self.now = now
+        self.pods = {pod.name: pod for pod in pods if pod.role is not None}
+        self._members = {member.name: member for member in memory.members}
+        self._next_id = dict(memory.next_id)
+        self.said: list[tuple[str, str]] = []
+        """Events: a reason in one word, and a sentence."""
+
+    # Looking ---------------------------------------------------------------------------------------------------
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple(sorted(self._members.values(), key=lambda member: (member.role, member.id)))
+
+    @property
+    def next_ids(self) -> dict[Role, int]:
+        return dict(self._next_id)
+
+    def get(self, name: str) -> Member | None:
+        return self._members.get(name)
+
+    def seats(self, role: Role) -> list[Member]:
+        return [member for member in self.members if member.role is role and member.has_seat]
+
+    def live(self, role: Role) -> list[Member]:
+        return [member for member in self.members if member.role is role and member.is_live]
+
+    def is_running(self, name: str) -> bool:
+        pod = self.pods.get(name)
+        return pod is not None and pod.phase is PodPhase.RUNNING and not pod.deleting
+
+    def next_id(self, role: Role) -> int:
+        return self._next_id.get(role, 0)
+
+    def to_create(self) -> list[Member]:
+        return [m for m in self.members if m.is_live and m.uid is None and m.name not in self.pods]
+
+    def to_delete(self) -> list[PodSeen]:
+        leaving = (self.pods.get(m.name) for m in self.members if m.state is MemberState.LEAVING)
+        return [pod for pod in leaving if pod is not None and not pod.deleting and not pod.is_over]
+
+    # Changing --------------------------------------------------------------------------------------------------
+
+    def observe(self) -> None:
+        """Take in what became of the Pods."""
+        for member in self.members:
+            self._observe(member, self.pods.get(member.name))
+        for pod in sorted(self.pods.values(), key=lambda pod: (pod.role or "", pod.id)):
+            if pod.name not in self._members and not pod.is_over and not pod.deleting:
+                self._take_in(pod)
+        for pod in self.pods.values():
+            if pod.role is not None and pod.id >= self.next_id(pod.role):
+                self._next_id[pod.role] = pod.id + 1  # also above what our own record has lost
+
+    def add(
+        self,
+        role: Role,
+        *,
+        rank: int | None = None,
+        number: int | None = None,
+        resource: Resource = SILENT,
+        avoid_hosts: frozenset[str] = frozenset(),
+        replaces: str | None = None,
+        relaunches: int = 0,
+        reason: str,
+    ) -> Member:
+        """A new member. Its id is the next one, or `number` if that was never used."""
+        number = self.next_id(role) if number is None else number
+        assert number >= self.next_id(role), f"{role} {number} was used before"
+        self._next_id[role] = number + 1
+        member = Member(
+            name=pod_name(self.job, role, number),
+            role=role,
+            id=number,
+            rank=self._free_rank(role) if rank is None else rank,
+            resource=resource,
+            avoid_hosts=avoid_hosts,
+            replaces=replaces,
+            relaunches=relaunches,
+            reason=reason,
+        )
+        self._members[member.name] = member
+        return member
+
+    def replace(
+        self,
+        old: Member,
+        *,
+        number: int | None = None,
+        resource: Resource = SILENT,
+        avoid_hosts: frozenset[str] = frozenset(),
+        charged: bool = False,
+        reason: str,
+    ) -> Member:
+        """Somebody else takes the seat of a member, with what that one had where nothing else is said."""
+        self.leave(old, reason)
+        new = self.add(
+            old.role,
+            rank=old.rank,
+            number=number,
+            resource=resource.over(old.resource),
+            avoid_hosts=avoid_hosts | old.avoid_hosts,
+            replaces=old.name,
+            relaunches=old.relaunches + charged,
+            reason=reason,
+        )
+        self.say("MemberReplaced", f"{new.name} takes the place of {old.name}: {reason}")
+        return new
+
+    def leave(self, member: Member, reason: str) -> None:
+        """Give up a seat. What still runs there is deleted; what has ended stays for its logs."""
+        pod = self.pods.get(member.name)
+        if pod is None or pod.is_over:
+            del self._members[member.name]
+        else:
+            self._members[member.name] = member.moved(MemberState.LEAVING, now=self.now, reason=reason)
+
+    def say(self, reason: str, sentence: str) -> None:
+        self.said.append((reason, sentence))
+
+    def reserve(self, role: Role, number: int) -> None:
+        """Never give out this id or a lower one."""
+        self._next_id[role] = max(self.next_id(role), number + 1)
+
+    # -----------------------------------------------------------------------------------------------------------
+
+    def _observe(self, member: Member, pod: PodSeen | None) -> None:
+        if pod is None:
+            if member.state is MemberState.LEAVING:
+                del self._members[member.name]
+            elif member.is_live and member.uid is not None:
+                self._end(member, MemberState.FAILED, "its Pod is gone")
+            return
+        if member.uid != pod.uid:
+            member = self._members[member.name] = replace(member, uid=pod.uid)
+        if member.state is MemberState.LEAVING and pod.is_over:
+            del self._members[member.name]
+        elif not member.is_live:
+            return
+        elif pod.phase is PodPhase.SUCCEEDED:
+            self._end(member, MemberState.SUCCEEDED, "its Pod ended well")
+        elif pod.phase is PodPhase.FAILED:
+            self._end(member, MemberState.FAILED, how_it_ended(pod))
+        elif pod.deleting:
+            self._end(member, MemberState.FAILED, "its Pod is being deleted")
+
+    def _end(self, member: Member, state: MemberState, reason: str) -> None:
+        self._members[member.name] = member.moved(state, now=self.now, reason=reason)
+        if state is MemberState.FAILED:
+            self.say("MemberLost", f"{member.name}: {reason}")
+
+    def _take_in(self, pod: PodSeen) -> None:
+        """A Pod of ours that no record names. A newer one than all we know of: the record was lost, so it is a member.
+        An older one has been given up before: it goes."""
+        assert pod.role is not None
+        known = pod.id < self.next_id(pod.role)
+        taken = {member.rank for member in self.seats(pod.role)}
+        self._members[pod.name] = Member(
+            name=pod.name,
+            role=pod.role,
+            id=pod.id,
+            rank=pod.rank if pod.rank not in taken else self._free_rank(pod.role),
+            state=MemberState.LEAVING if known else MemberState.LIVE,
+            uid=pod.uid,
+            ended_at=self.now if known else None,
+            reason="it was given up before" if known else "it was found running",
+        )
+
+    def _free_rank(self, role: Role) -> int:
+        taken = {member.rank for member in self.seats(role)}
+        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+
+
+def how_it_ended(pod: PodSeen) -> str:
+    if pod.oom_killed:
+        return "it was killed for using more memory than it has"
+    code = "" if pod.exit_code is None else f"exit code {pod.exit_code}"
+    return ", ".join(part for part in (code, pod.reason) if part) or "its Pod failed"
+
+
+def was_own_fault(member: Member, pods: Sequence[PodSeen]) -> bool:
+    """Whether a failed member ended by itself, and not because somebody ended it."""
+    pod = next((pod for pod in pods if pod.name == member.name), None)
+    if pod is None or pod.phase is not PodPhase.FAILED:
+        return False
+    return pod.oom_killed or (pod.exit_code is not None and pod.exit_code not in _KILLED)

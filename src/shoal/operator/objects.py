@@ -1,0 +1,220 @@
+"""The fixed objects of a job: what exists beside its Pods, made once, owned by the ElasticJob.
+
+All of it is worked out from the job and the install key, so making it again makes the same: the tokens are HMACs, the
+certificate comes from a secret derived the same way. What the master may do stands in its Role: read and patch three
+objects by name. Training Pods have no identity at all.
+"""
+
+import base64
+import hmac
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from shoal.api.elasticjob import API_VERSION, KIND
+from shoal.api.scaleplan import JOB_LABEL, TYPE_LABEL, ScaleType
+from shoal.operator.settings import OperatorSettings
+from shoal.operator.snapshot import JobSeen
+from shoal.wire.tls import Certificate, certificate_from_secret
+from shoal.wire.tokens import JobKeys, Purpose
+
+Manifest = dict[str, Any]
+
+GROUP = "elastic.iml.github.io"
+JOB_NAME, JOB_UID, ROLE, RANK_HINT, TERM = (
+    f"{GROUP}/{name}" for name in ("job-name", "job-uid", "role", "rank-hint", "term")
+)
+MASTER = "master"
+MANAGER = "shoal-operator"
+FORM = "1"
+"""The form of the fixed objects. Raised when they change, so that existing jobs get the new ones."""
+
+
+def form_of(term: int) -> str:
+    return f"{FORM}.{term}"
+
+
+def auto_name(job: str) -> str:
+    return f"{job}-auto"
+
+
+def token_name(job: str) -> str:
+    return f"{job}-token"
+
+
+def service_name(job: str) -> str:
+    return f"{job}-master"
+
+
+def owner(job: JobSeen) -> Manifest:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": job.name,
+        "uid": job.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def labels(job: JobSeen, component: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": "shoal",
+        "app.kubernetes.io/instance": job.name,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "shoal",
+        "app.kubernetes.io/managed-by": MANAGER,
+        JOB_NAME: job.name,
+        JOB_UID: job.uid,
+    }
+
+
+def metadata(job: JobSeen, name: str, component: str, **more: str) -> Manifest:
+    return {
+        "name": name,
+        "namespace": job.key.namespace,
+        "labels": {**labels(job, component), **more},
+        "ownerReferences": [owner(job)],
+    }
+
+
+def fixed_objects(job: JobSeen, term: int, settings: OperatorSettings) -> tuple[Manifest, ...]:
+    """Everything that must be there before the master's Pod can run."""
+    return (
+        token_secret(job, settings),
+        _state_secret(job),
+        auto_plan(job),
+        _service_account(job),
+        _role(job),
+        _role_binding(job),
+        _network_policy(job, settings),
+        service(job, term, settings),
+    )
+
+
+def certificate(job: JobSeen, settings: OperatorSettings) -> Certificate:
+    return _certificate(hmac.digest(settings.install_key, job.uid.encode() + b"\0tls", "sha256"))
+
+
+@lru_cache(maxsize=64)
+def _certificate(secret: bytes) -> Certificate:
+    """Kept for a while: all Pods of a job need the same one's fingerprint."""
+    return certificate_from_secret(secret)
+
+
+def token_secret(job: JobSeen, settings: OperatorSettings) -> Manifest:
+    keys = JobKeys(uid=job.uid, install_key=settings.install_key)
+    cert = certificate(job, settings)
+    data = {
+        "agent": keys.token(Purpose.AGENT).encode(),
+        "admin": keys.token(Purpose.ADMIN).encode(),
+        "tls.crt": cert.cert_pem,
+        "tls.key": cert.key_pem,
+        "fingerprint": cert.fingerprint.encode(),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(job, token_name(job.name), MASTER),
+        "type": "Opaque",
+        "immutable": True,
+        "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
+    }
+
+
+def _state_secret(job: JobSeen) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(job, f"{job.name}-state", MASTER),
+        "type": "Opaque",
+    }
+
+
+def auto_plan(job: JobSeen) -> Manifest:
+    """The master's plan, empty: the master may patch it, not create it."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ScalePlan",
+        "metadata": metadata(
+            job, auto_name(job.name), MASTER, **{JOB_LABEL: job.name, TYPE_LABEL: str(ScaleType.AUTO)}
+        ),
+        "spec": {"ownerJob": job.name},
+    }
+
+
+def service(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
+    """Where the newest master is. A master is found before it is ready: agents are what it waits for."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(job, service_name(job.name), MASTER),
+        "spec": {
+            "selector": {JOB_UID: job.uid, ROLE: MASTER, TERM: str(term)},
+            "ports": [
+                {"name": "master", "port": settings.master_port, "targetPort": settings.master_port, "protocol": "TCP"}
+            ],
+            "publishNotReadyAddresses": True,
+        },
+    }
+
+
+def _service_account(job: JobSeen) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(job, service_name(job.name), MASTER),
+        "automountServiceAccountToken": False,
+    }
+
+
+def _role(job: JobSeen) -> Manifest:
+    def rule(group: str, resource: str, name: str, *verbs: str) -> Manifest:
+        return {"apiGroups": [group], "resources": [resource], "resourceNames": [name], "verbs": list(verbs)}
+
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": metadata(job, service_name(job.name), MASTER),
+        "rules": [
+            rule(GROUP, "elasticjobs", job.name, "get", "list", "watch"),
+            rule(GROUP, "elasticjobs/status", job.name, "get", "patch"),
+            rule(GROUP, "scaleplans", auto_name(job.name), "get", "list", "watch", "patch"),
+            rule("", "secrets", f"{job.name}-state", "get", "patch", "update"),
+        ],
+    }
+
+
+def _role_binding(job: JobSeen) -> Manifest:
+    name = service_name(job.name)
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata(job, name, MASTER),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": job.key.namespace}],
+    }
+
+
+def _network_policy(job: JobSeen, settings: OperatorSettings) -> Manifest:
+    """Only the job's own Pods and the operator reach its Pods: stores and collectives have no password."""
+    sources: list[Mapping[str, Any]] = [{"podSelector": {"matchLabels": {JOB_UID: job.uid}}}]
+    if settings.operator_namespace is not None:
+        sources.append(
+            {
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": settings.operator_namespace}},
+                "podSelector": {
+                    "matchLabels": {"app.kubernetes.io/name": "shoal", "app.kubernetes.io/component": "operator"}
+                },
+            }
+        )
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(job, job.name, "job"),
+        "spec": {
+            "podSelector": {"matchLabels": {JOB_UID: job.uid}},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": sources}],
+        },
+    }

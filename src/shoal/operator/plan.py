@@ -1,0 +1,322 @@
+"""One decision about one job: everything that is known goes in, everything that is to be done comes out.
+
+`plan_job` is where all that the operator does is decided. It is pure: the same snapshot at the same moment gives the
+same plan. What it decides is first recorded (`status`, `plan_statuses`), then done; carried out twice or half it leads
+to the same end, because whoever comes next plans again from what is there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from shoal.api.elasticjob import JobCondition, Role
+from shoal.api.jobspec import JobSpec
+from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
+from shoal.operator.crew import Crew
+from shoal.operator.ending import Ending, decide_end, plan_cleanup
+from shoal.operator.grants import decide_grant
+from shoal.operator.masters import look_at_master, plan_master
+from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
+from shoal.operator.memory import MemberState, Memory
+from shoal.operator.moves import advance
+from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of, service
+from shoal.operator.pods import master_pod, member_pod
+from shoal.operator.settings import OperatorSettings
+from shoal.operator.snapshot import (
+    Condition,
+    JobSeen,
+    JobStatus,
+    PlanSeen,
+    PlanStatus,
+    PodPhase,
+    PodSeen,
+    RoleCounts,
+    Snapshot,
+)
+from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
+from shoal.operator.verdicts import judge, judge_over, report
+
+MANAGED_BY = "elastic.iml.github.io/operator"
+"""What `spec.managedBy` says when it means us."""
+_WARNINGS = frozenset({"MemberLost", "MasterLost", "MigrationFailed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRef:
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An event for people."""
+
+    reason: str
+    note: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    status: JobStatus
+    plan_statuses: Mapping[str, PlanStatus] = field(default_factory=dict)
+    """By `PlanSeen.ask`; only what differs from what stands there."""
+    ensure: tuple[Manifest, ...] = ()
+    """Fixed objects that should exist as they are here."""
+    form: str | None = None
+    """What is prepared once all of `ensure` is there."""
+    create: tuple[Manifest, ...] = ()
+    delete: tuple[PodRef, ...] = ()
+    delete_job: bool = False
+    notices: tuple[Notice, ...] = ()
+    recheck_at: datetime | None = None
+    """When time alone will have changed something; None: only events can."""
+
+
+def plan_job(snapshot: Snapshot, settings: OperatorSettings, *, now: datetime) -> JobPlan:
+    job = snapshot.job
+    if job.deleting or (job.spec is not None and job.spec.managed_by not in (None, "", MANAGED_BY)):
+        return JobPlan(status=job.status)
+    if job.spec is None:
+        said = {str(kind): each for kind, each in say_invalid(job.invalid).items()}
+        told = conditions(job.status.conditions, said, generation=job.generation, now=now)
+        status = replace(job.status, conditions=told, observed_generation=job.generation)
+        return JobPlan(status=status, notices=_notices(job, told))
+    if job.is_over:
+        return _after_the_end(snapshot, job.spec, settings, now=now)
+    return _Decision(snapshot, job.spec, settings, now).plan()
+
+
+class _Decision:
+    """`plan_job` for a job that is not over: one step after the other on a working copy of the members."""
+
+    def __init__(self, snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings, now: datetime) -> None:
+        self.snapshot, self.job, self.spec, self.settings, self.now = snapshot, snapshot.job, spec, settings, now
+        self.before = snapshot.job.memory
+        self.crew = Crew(snapshot.job.name, self.before, snapshot.pods, now=now)
+
+    def plan(self) -> JobPlan:
+        crew, before, now, times = self.crew, self.before, self.now, self.settings.times
+        plans = [plan for plan in self.snapshot.plans if plan.refused is None and plan.invalid is None]
+        auto = next((plan for plan in plans if plan.auto), None)
+        record, looks = look_at_master(before.master, self.snapshot.pods, self.job.training, now=now)
+        crew.observe()
+        asks = decide_asks(self.spec, before, self.snapshot.plans, now=now)
+        refusals = obey(crew, auto, before.grant.counts, suspended=self.spec.suspend)
+        alone = replace_alone(crew, self.spec, before.moves, looks, self.settings)
+        started = before.start_time
+        ending = decide_end(
+            crew,
+            self.spec,
+            self.job.training,
+            started=started,
+            exhausted=alone.exhausted,
+            looks=looks,
+            settings=self.settings,
+        )
+        if ending is not None:
+            return self._end(ending)
+        moving = advance(crew, before.moves, plans, suspended=self.spec.suspend)
+        grant = decide_grant(
+            before.grant,
+            asks,
+            surge=moving.surge,
+            victims=moving.victims + _named(plans),
+            live={role: len(crew.live(role)) for role in ROLES},
+            suspended=self.spec.suspend,
+            times=times,
+            now=now,
+        )
+        orders = [order for plan in plans if plan.ask in asks.winning for order in plan.create]
+        fit(crew, grant, looks, self.settings, orders=orders, suspended=self.spec.suspend)
+        over = self.spec.suspend and not crew.members
+        master = plan_master(record, self.snapshot.pods, wanted=not over, times=times, now=now)
+        if master.lost is not None:
+            crew.say("MasterLost", f"master {record.term} is followed by {master.record.term}: {master.lost}")
+        if grant.generation != before.grant.generation:
+            crew.say("Suspended" if self.spec.suspend else "Resized", grant.reason)
+        memory = replace(
+            before,
+            members=crew.members,
+            next_id=crew.next_ids,
+            wanted={role: each.count for role, each in asks.roles.items() if each.count is not None},
+            grant=grant,
+            moves=moving.moves,
+            master=master.record,
+            accepted=asks.accepted,
+            start_time=None if self.spec.suspend else started or (now if crew.members else None),
+        )
+        status = self._status(memory, asks, looks)
+        form = form_of(master.record.term)
+        ensure = () if over else self._ensure(form, master.record.term)
+        if not ensure and not over:
+            status = replace(status, memory=replace(status.memory, prepared=form))
+        creations = [master_pod(self.job, master.record.term, self.settings)] if master.create else []
+        dues = [grant.drain_by, alone.next_look, master.next_look, self._deadline(status.memory), self._silence(looks)]
+        return JobPlan(
+            status=status,
+            plan_statuses=self._verdicts(asks, status, refusals),
+            ensure=ensure,
+            form=form,
+            create=(*creations, *self._members(asks)),
+            delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in (*crew.to_delete(), *master.delete)),
+            notices=self._notices(status),
+            recheck_at=min((due for due in dues if due is not None and due > now), default=None),
+        )
+
+    def _end(self, ending: Ending) -> JobPlan:
+        """Record the end; what follows from it is done by `_after_the_end` when the record stands."""
+        crew = self.crew
+        memory = replace(self.before, members=crew.members, next_id=crew.next_ids, finish_time=self.now)
+        told = conditions(
+            self.job.status.conditions,
+            {str(kind): each for kind, each in say_over(ending, ()).items()},
+            generation=self.job.generation,
+            now=self.now,
+        )
+        status = _summed(replace(self.job.status, memory=memory, conditions=told), self.snapshot, self.job)
+        status = replace(status, decision=ending.message, decided_at=self.now)
+        notice = Notice(reason=ending.reason, note=ending.message, warning=not ending.success)
+        return JobPlan(status=status, notices=(notice,), recheck_at=self.now)
+
+    def _status(self, memory: Memory, asks: Asks, looks: MasterLooks) -> JobStatus:
+        said = say(
+            memory,
+            asks,
+            self.snapshot.pods,
+            self.job.training,
+            self.snapshot.troubles,
+            suspended=self.spec.suspend,
+            master_answers=looks.answers,
+        )
+        told = conditions(
+            self.job.status.conditions,
+            {str(kind): each for kind, each in said.items()},
+            generation=self.job.generation,
+            now=self.now,
+        )
+        status = _summed(replace(self.job.status, memory=memory, conditions=told), self.snapshot, self.job)
+        replaced = sum(reason == "MemberReplaced" for reason, _ in self.crew.said)
+        status = replace(status, restarts=status.restarts + replaced)
+        if self.crew.said:
+            decision = "; ".join(sentence for _, sentence in self.crew.said[-3:])
+            status = replace(status, decision=decision[:1024], decided_at=self.now)
+        return status
+
+    def _ensure(self, form: str, term: int) -> tuple[Manifest, ...]:
+        prepared = self.snapshot.prepared or self.before.prepared
+        if prepared == form:
+            return () if self.snapshot.has_auto_plan else (auto_plan(self.job),)
+        if prepared is not None and prepared.partition(".")[0] == form.partition(".")[0]:
+            return (service(self.job, term, self.settings),)
+        return fixed_objects(self.job, term, self.settings)
+
+    def _members(self, asks: Asks) -> list[Manifest]:
+        made = []
+        for member in self.crew.to_create():
+            needs = needs_of(self.spec, member.role)
+            if needs is not None:
+                resource = member.resource.over(asks.roles[member.role].resource)
+                made.append(member_pod(self.job, self.spec, needs, member, resource, self.settings))
+        return made
+
+    def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
+        changed = {}
+        for plan in self.snapshot.plans:
+            verdict = judge(
+                plan,
+                asks,
+                status.memory,
+                status.counts,
+                refusals=refusals if plan.auto else (),
+                pods=report(self.crew.members, self.crew.pods) if plan.auto else (),
+                now=self.now,
+            )
+            if verdict != plan.status:
+                changed[plan.ask] = verdict
+        return changed
+
+    def _notices(self, status: JobStatus) -> tuple[Notice, ...]:
+        said = tuple(Notice(reason=reason, note=note, warning=reason in _WARNINGS) for reason, note in self.crew.said)
+        return said + _notices(self.job, status.conditions)
+
+    def _deadline(self, memory: Memory) -> datetime | None:
+        if memory.start_time is None or self.spec.active_deadline is None:
+            return None
+        return memory.start_time + self.spec.active_deadline
+
+    def _silence(self, looks: MasterLooks) -> datetime | None:
+        """When all workers have ended well and nobody says so, we look again."""
+        workers = self.crew.seats(Role.WORKER)
+        if not workers or looks.silent_since is None or any(m.state is not MemberState.SUCCEEDED for m in workers):
+            return None
+        last = max(member.ended_at for member in workers if member.ended_at is not None)
+        return max(last, looks.silent_since) + self.settings.times.silence
+
+
+def _named(plans: Sequence[PlanSeen]) -> tuple[str, ...]:
+    """Who should go first by users' `removePods`."""
+    return tuple(sorted({name for plan in plans if not plan.auto for name in plan.remove}))
+
+
+def _notices(job: JobSeen, told: Mapping[str, Condition]) -> tuple[Notice, ...]:
+    """An event when a trouble begins or becomes another."""
+    now, before = told[JobCondition.DEGRADED], job.status.conditions.get(JobCondition.DEGRADED)
+    if now.status != TRUE or (before is not None and before.reason == now.reason):
+        return ()
+    return (Notice(reason=now.reason, note=now.message, warning=True),)
+
+
+def _summed(status: JobStatus, snapshot: Snapshot, job: JobSeen) -> JobStatus:
+    """The counts, and what else follows from the rest."""
+    by_name = {pod.name: pod for pod in snapshot.pods}
+    counts = {}
+    for role in ROLES:
+        members = [member for member in status.memory.of(role) if member.has_seat]
+        if not members and role not in status.memory.grant.counts:
+            continue
+        running = sum(member.is_live and _runs(by_name.get(member.name)) for member in members)
+        counts[role] = RoleCounts(
+            pending=sum(member.is_live for member in members) - running,
+            running=running,
+            succeeded=sum(member.state is MemberState.SUCCEEDED for member in members),
+            failed=sum(member.state is MemberState.FAILED for member in members),
+        )
+    return replace(
+        status,
+        counts=counts,
+        observed_generation=job.generation,
+        world=job.training.world if job.training else status.world,
+    )
+
+
+def _runs(pod: PodSeen | None) -> bool:
+    return pod is not None and pod.phase is PodPhase.RUNNING and not pod.deleting
+
+
+def _after_the_end(snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings, *, now: datetime) -> JobPlan:
+    job = snapshot.job
+    assert job.memory.finish_time is not None
+    crew = Crew(job.name, job.memory, snapshot.pods, now=now)
+    crew.observe()
+    cleanup = plan_cleanup(
+        snapshot.pods,
+        spec,
+        ended=job.memory.finish_time,
+        by_master=job.training is not None and job.training.is_over,
+        settings=settings,
+        now=now,
+    )
+    status = _summed(replace(job.status, memory=replace(job.memory, members=crew.members)), snapshot, job)
+    verdicts = {
+        plan.ask: verdict
+        for plan in snapshot.plans
+        if not plan.auto and (verdict := judge_over(plan, job.name, now=now)) != plan.status
+    }
+    return JobPlan(
+        status=status,
+        plan_statuses=verdicts,
+        delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in cleanup.delete),
+        delete_job=cleanup.delete_job,
+        recheck_at=cleanup.next_look,
+    )

@@ -1,0 +1,233 @@
+"""The Pods of a job: a member's from the user's template, and the master's.
+
+A template is kept: what the user wrote stays, and what we need is added. The first container is the one that trains.
+An init container of Shoal's image copies the agent, interpreter and all, into an empty directory; the user's command
+becomes the agent's. So a user's image needs nothing of ours.
+"""
+
+import copy
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from shoal.api.fields import Template
+from shoal.api.jobspec import JobSpec, RoleNeeds
+from shoal.api.quantities import format_cores, format_mebibytes
+from shoal.api.resources import Resource, of_template
+from shoal.operator.masters import master_name
+from shoal.operator.memory import Member
+from shoal.operator.objects import (
+    MASTER,
+    RANK_HINT,
+    ROLE,
+    TERM,
+    Manifest,
+    certificate,
+    labels,
+    metadata,
+    owner,
+    service_name,
+    token_name,
+)
+from shoal.operator.settings import OperatorSettings
+from shoal.operator.snapshot import JobSeen
+
+SHOAL = "/shoal/bin/shoal"
+SECRETS = "/var/run/shoal"
+_AGENT, _TOKEN, _SHM, _TMP = "shoal-agent", "shoal-token", "shoal-shm", "tmp"
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108
+_GRACE_SECONDS = 45
+"""More than an agent gives its training processes (30 s): the agent must outlive them."""
+_LOCKED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+def member_pod(
+    job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, resource: Resource, settings: OperatorSettings
+) -> Manifest:
+    """The Pod of a member with this resource."""
+    template: Template = copy.deepcopy(needs.template)
+    written = template.get("metadata") or {}
+    pod: dict[str, Any] = template["spec"]
+    _fill(pod, settings)
+    _train(pod["containers"][0], job, spec, member, settings)
+    _size(pod, resource, of_template(needs.template), settings)
+    if member.avoid_hosts:
+        _avoid(pod, member.avoid_hosts)
+    if needs.priority is not None and needs.priority in settings.priority_classes:
+        pod.setdefault("priorityClassName", settings.priority_classes[needs.priority])
+    _volumes(pod, job, settings)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": member.name,
+            "namespace": job.key.namespace,
+            "labels": {
+                **(written.get("labels") or {}),
+                **labels(job, member.role),
+                ROLE: str(member.role),
+                RANK_HINT: str(member.rank),
+            },
+            "annotations": dict(written.get("annotations") or {}),
+            "ownerReferences": [owner(job)],
+        },
+        "spec": pod,
+    }
+
+
+def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
+    pod["restartPolicy"] = "Never"
+    pod.setdefault("automountServiceAccountToken", False)
+    pod.setdefault("enableServiceLinks", False)
+    pod.setdefault("terminationGracePeriodSeconds", _GRACE_SECONDS)
+    brings: Manifest = {
+        "name": _AGENT,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": [SHOAL, "bring", "/target"],
+        "volumeMounts": [{"name": _AGENT, "mountPath": "/target"}],
+        "securityContext": _LOCKED,
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+    }
+    pod["initContainers"] = [brings, *(pod.get("initContainers") or [])]
+
+
+def _train(container: dict[str, Any], job: JobSeen, spec: JobSpec, member: Member, settings: OperatorSettings) -> None:
+    """Put the agent in front of the user's command, and tell it who it is."""
+    command = [*(container.get("command") or []), *(container.pop("args", None) or [])]
+    if not command or PurePosixPath(command[0]).name != "shoal":
+        command = [SHOAL, "agent", "--", *command]
+    container["command"] = command
+    ours = _environment(job, spec, member, settings)
+    env = [*spec.env, *(container.get("env") or [])]
+    taken = {each["name"] for each in ours}
+    container["env"] = [*(each for each in env if each.get("name") not in taken), *ours]
+
+
+def _environment(job: JobSeen, spec: JobSpec, member: Member, settings: OperatorSettings) -> list[Manifest]:
+    where = f"{service_name(job.name)}.{job.key.namespace}.svc:{settings.master_port}"
+    said = {
+        "SHOAL_JOB": job.name,
+        "SHOAL_ROLE": str(member.role),
+        "SHOAL_RANK_HINT": str(member.rank),
+        "SHOAL_TOKEN_FILE": f"{SECRETS}/agent",
+        "SHOAL_AGENT_MASTER": f"wss://{where}",
+        "SHOAL_AGENT_FINGERPRINT": certificate(job, settings).fingerprint,
+        "SHOAL_AGENT_JOB": job.name,
+        "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
+        "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
+    }
+    if spec.checkpoint_path is not None:
+        said["SHOAL_AGENT_CHECKPOINT_DIR"] = spec.checkpoint_path
+    address = {"name": "SHOAL_AGENT_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    return [*({"name": name, "value": value} for name, value in said.items()), address]
+
+
+def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: OperatorSettings) -> None:
+    """Give the training container what it should have. What the template already says in its own words stays."""
+    amounts: dict[str, str] = {}
+    if resource.cpu is not None and resource.cpu != written.cpu:
+        amounts["cpu"] = format_cores(resource.cpu)
+    if resource.memory is not None and resource.memory != written.memory:
+        amounts["memory"] = format_mebibytes(resource.memory)
+    if resource.disk is not None and resource.disk != written.disk:
+        amounts["ephemeral-storage"] = format_mebibytes(resource.disk)
+    if resource.gpu_num is not None and resource.gpu_num != written.gpu_num:
+        amounts[settings.gpu_resource] = str(resource.gpu_num)
+    if resource.gpu_type is not None:
+        pod.setdefault("nodeSelector", {})[settings.gpu_type_label] = resource.gpu_type
+    if not amounts:
+        return
+    resources = pod["containers"][0].setdefault("resources", {})
+    requests, limits = resources.setdefault("requests", {}), resources.setdefault("limits", {})
+    requests.update(amounts)
+    # A cpu limit would only slow it down; one that the user has set must not be below the request.
+    limits.update({name: amount for name, amount in amounts.items() if name != "cpu" or "cpu" in limits})
+
+
+def _avoid(pod: dict[str, Any], hosts: frozenset[str]) -> None:
+    """Never on these hosts: in every alternative that the user's affinity has."""
+    affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.setdefault("nodeSelectorTerms", []) or [{}]
+    required["nodeSelectorTerms"] = [
+        {
+            **term,
+            "matchFields": [
+                *(term.get("matchFields") or []),
+                *({"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in sorted(hosts)),
+            ],
+        }
+        for term in terms
+    ]
+
+
+def _volumes(pod: dict[str, Any], job: JobSeen, settings: OperatorSettings) -> None:
+    container = pod["containers"][0]
+    mounts = list(container.get("volumeMounts") or [])
+    volumes = list(pod.get("volumes") or [])
+    volumes.append({"name": _AGENT, "emptyDir": {}})
+    mounts.append({"name": _AGENT, "mountPath": "/shoal", "readOnly": True})
+    items = [{"key": key, "path": key} for key in ("agent", "fingerprint")]
+    volumes.append({"name": _TOKEN, "secret": {"secretName": token_name(job.name), "items": items}})
+    mounts.append({"name": _TOKEN, "mountPath": SECRETS, "readOnly": True})
+    if not any(mount.get("mountPath") == _SHARED_MEMORY for mount in mounts):
+        size: Mapping[str, str] = {} if settings.shared_memory is None else {"sizeLimit": settings.shared_memory}
+        volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", **size}})
+        mounts.append({"name": _SHM, "mountPath": _SHARED_MEMORY})
+    pod["volumes"], container["volumeMounts"] = volumes, mounts
+
+
+def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
+    """The Pod of the master in this term."""
+    said = {"SHOAL_JOB": job.name, "SHOAL_NAMESPACE": job.key.namespace, "SHOAL_TERM": str(term)}
+    env: list[Manifest] = [{"name": name, "value": value} for name, value in said.items()]
+    env.append({"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
+    container: Manifest = {
+        "name": MASTER,
+        "image": settings.image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": [SHOAL, "master", "--kubernetes"],
+        "env": env,
+        "ports": [{"name": MASTER, "containerPort": settings.master_port}],
+        "readinessProbe": {
+            "httpGet": {"path": "/healthz", "port": settings.master_port, "scheme": "HTTPS"},
+            "periodSeconds": 2,
+            "failureThreshold": 3,
+        },
+        "resources": {
+            "requests": dict(settings.master_resources),
+            "limits": {"memory": settings.master_memory_limit},
+        },
+        "securityContext": _LOCKED,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": _TOKEN, "mountPath": SECRETS, "readOnly": True},
+            {"name": _TMP, "mountPath": "/tmp"},  # noqa: S108
+        ],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata(job, master_name(job.name, term), MASTER, **{ROLE: MASTER, TERM: str(term)}),
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": service_name(job.name),
+            "automountServiceAccountToken": True,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 10,
+            "securityContext": {"runAsNonRoot": True, "fsGroup": 65532},
+            "containers": [container],
+            "volumes": [
+                {"name": _TOKEN, "secret": {"secretName": token_name(job.name), "defaultMode": 0o440}},
+                {"name": _TMP, "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
+            ],
+        },
+    }

@@ -1,0 +1,60 @@
+"""What the operator is told at its start: one frozen value, built by the command line, passed down, never changed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from shoal.api.elasticjob import Role
+from shoal.core.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTimes:
+    """How long the operator waits before it acts by itself."""
+
+    silence: timedelta = timedelta(seconds=60)
+    """No master has answered for so long: failed members are replaced without its word. Longer than a master Pod takes
+    to come back, so that two do not decide on one loss."""
+    drain: timedelta = timedelta(seconds=120)
+    """What a master gets to drain members that have to leave. A checkpoint of a large model takes a minute."""
+    ending: timedelta = timedelta(seconds=30)
+    """What Pods get to end by themselves when the job is over: one that ends keeps its logs, a deleted one does not."""
+    master_backoff: timedelta = timedelta(seconds=1)
+    """The wait before a master that was never ready is followed by the next; doubles each time."""
+    master_backoff_most: timedelta = timedelta(seconds=60)
+    relaunch_backoff: timedelta = timedelta(seconds=10)
+    """The wait before a member that no master manages is replaced a second time; doubles each time."""
+    relaunch_backoff_most: timedelta = timedelta(minutes=5)
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < timedelta(0):
+                raise BadInput(f"{name} must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    image: str
+    """Shoal's image: of the master, and of the init container that brings the agent."""
+    image_pull_policy: str = "IfNotPresent"
+    install_key: bytes = field(repr=False)
+    """All tokens of all jobs are made from it."""
+    master_port: int = 7077
+    master_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "100m", "memory": "256Mi"})
+    """What a master Pod asks for. It has no cpu limit: a throttled master would look silent."""
+    master_memory_limit: str = "1Gi"
+    master_timeout: timedelta = timedelta(minutes=10)
+    """How long agents train on without a master before they give up. A new one is there within seconds; a cluster
+    whose control plane is down may take minutes."""
+    managed: frozenset[Role] = frozenset({Role.WORKER})
+    """Roles whose members the job's master knows: it drains them and decides on their replacement."""
+    shared_memory: str | None = None
+    """The size of /dev/shm of a training Pod; None: as much as the Pod may have."""
+    gpu_resource: str = "nvidia.com/gpu"
+    gpu_type_label: str = "nvidia.com/gpu.product"
+    """The label of hosts that names their kind of device."""
+    priority_classes: Mapping[str, str] = field(default_factory=dict)
+    """The PriorityClass of a role's `priority`."""
+    operator_namespace: str | None = None
+    """Where the operator runs: its Pods may reach a job's master."""
+    times: JobTimes = JobTimes()

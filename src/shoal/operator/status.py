@@ -1,0 +1,166 @@
+"""What people read: the job's conditions, and the sentence that says why.
+
+All five conditions are set from the first visit on. `Degraded` carries the one trouble that matters most, with the
+words of whoever refused; the others follow from members and grant.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from shoal.api.elasticjob import JobCondition, Role
+from shoal.api.meta import ConditionStatus
+from shoal.operator.asks import ROLES, Asks
+from shoal.operator.ending import Ending
+from shoal.operator.memory import Member, MemberState, Memory, MoveState
+from shoal.operator.snapshot import Condition, PodPhase, PodSeen, Training, Trouble
+
+TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
+LONGEST = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One condition without its history."""
+
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+def conditions(
+    before: Mapping[str, Condition], said: Mapping[str, Said], *, generation: int, now: datetime
+) -> dict[str, Condition]:
+    """The conditions with their times: a condition is as old as its status."""
+    after = {}
+    for kind, new in said.items():
+        old = before.get(kind)
+        since = old.since if old is not None and old.status == new.status else now.replace(microsecond=0)
+        after[str(kind)] = Condition(
+            type=kind,
+            status=new.status,
+            reason=new.reason,
+            message=new.message[:LONGEST],
+            since=since,
+            generation=generation,
+        )
+    return after
+
+
+def say_invalid(why: str) -> dict[JobCondition, Said]:
+    return {
+        JobCondition.ADMITTED: Said(FALSE, "InvalidSpec", why),
+        JobCondition.READY: Said(FALSE, "InvalidSpec", why),
+        JobCondition.RESIZING: Said(FALSE, "Idle", ""),
+        JobCondition.DEGRADED: Said(TRUE, "InvalidSpec", why),
+        JobCondition.SUCCEEDED: Said(UNKNOWN, "InvalidSpec", ""),
+    }
+
+
+def say_over(ending: Ending, troubles: Sequence[Trouble]) -> dict[JobCondition, Said]:
+    word = "Completed" if ending.success else ending.reason
+    degraded = Said(TRUE, troubles[0].reason, troubles[0].message) if troubles else Said(FALSE, "Finished", "")
+    return {
+        JobCondition.ADMITTED: Said(FALSE, "Finished", "the job is over"),
+        JobCondition.READY: Said(FALSE, word, ending.message),
+        JobCondition.RESIZING: Said(FALSE, "Idle", ""),
+        JobCondition.DEGRADED: degraded,
+        JobCondition.SUCCEEDED: Said(TRUE if ending.success else FALSE, ending.reason, ending.message),
+    }
+
+
+def say(
+    memory: Memory,
+    asks: Asks,
+    pods: Sequence[PodSeen],
+    training: Training | None,
+    troubles: Sequence[Trouble],
+    *,
+    suspended: bool,
+    master_answers: bool,
+) -> dict[JobCondition, Said]:
+    """The conditions of a job that is not over."""
+    by_name = {pod.name: pod for pod in pods}
+    running = [m for m in memory.members if m.is_live and _runs(by_name.get(m.name))]
+    granted = sum(memory.grant.counts.values())
+    return {
+        JobCondition.ADMITTED: _admitted(memory, asks, suspended=suspended),
+        JobCondition.READY: _ready(memory, running, granted, pods, suspended=suspended, answers=master_answers),
+        JobCondition.RESIZING: _resizing(memory, running, granted),
+        JobCondition.DEGRADED: _degraded(memory, pods, troubles, answers=master_answers),
+        JobCondition.SUCCEEDED: Said(
+            UNKNOWN,
+            "Suspended" if suspended else "Running" if training else "Starting",
+            training.reason if training else "",
+        ),
+    }
+
+
+def _runs(pod: PodSeen | None) -> bool:
+    return pod is not None and pod.phase is PodPhase.RUNNING and not pod.deleting
+
+
+def _admitted(memory: Memory, asks: Asks, *, suspended: bool) -> Said:
+    if suspended:
+        return Said(FALSE, "Suspended", "spec.suspend is true")
+    if not any(wanted.count is not None for wanted in asks.roles.values()):
+        how = "say worker.replicas, `kubectl scale`, apply a ScalePlan or a JobResource, or let the master decide"
+        return Said(FALSE, "WaitingForPlan", f"nobody has said how many members it should have: {how}")
+    return Said(TRUE, "Granted", memory.grant.reason)
+
+
+def counts_text(memory: Memory, counts: Mapping[Role, int]) -> str:
+    return ", ".join(f"{counts.get(role, 0)} {role}" for role in ROLES if role in memory.grant.counts) or "no members"
+
+
+def _ready(
+    memory: Memory,
+    running: Sequence[Member],
+    granted: int,
+    pods: Sequence[PodSeen],
+    *,
+    suspended: bool,
+    answers: bool,
+) -> Said:
+    if suspended:
+        left = sum(member.is_live for member in memory.members)
+        return Said(FALSE, "Suspended", f"{left} members still have to leave" if left else "no Pods while suspended")
+    if not granted:
+        return Said(FALSE, "WaitingForPlan", "it has no members yet")
+    settled = sum(member.state is MemberState.SUCCEEDED for member in memory.members)
+    if len(running) + settled >= granted and running:
+        return Said(TRUE, "AllMembersUp", f"{len(running)} members run")
+    waiting = next((pod.trouble for pod in pods if pod.trouble and not pod.is_over and not pod.deleting), None)
+    if waiting is not None:
+        return Said(FALSE, waiting.reason, waiting.message)
+    reason = "MembersMissing" if running else "Starting"
+    return Said(FALSE, reason, f"{len(running)} of {granted} members run")
+
+
+def _resizing(memory: Memory, running: Sequence[Member], granted: int) -> Said:
+    moving = [move for move in memory.moves if move.state in (MoveState.STARTING, MoveState.REMOVING)]
+    if moving:
+        return Said(TRUE, "Migrating", "; ".join(f"{move.name}: {move.reason}" for move in moving[:4]))
+    excess = sum(len([m for m in memory.of(role) if m.is_live]) for role in ROLES) - granted
+    leaving = sum(member.state is MemberState.LEAVING for member in memory.members)
+    if excess > 0 or leaving:
+        return Said(TRUE, "ScalingDown", f"{max(excess, 0) + leaving} members have to leave: {memory.grant.reason}")
+    starting = sum(member.is_live for member in memory.members) - len(running)
+    if starting:
+        return Said(TRUE, "ScalingUp", f"{starting} members are starting")
+    return Said(FALSE, "Idle", "")
+
+
+def _degraded(memory: Memory, pods: Sequence[PodSeen], troubles: Sequence[Trouble], *, answers: bool) -> Said:
+    if troubles:
+        return Said(TRUE, troubles[0].reason, troubles[0].message)
+    stuck = next((pod.trouble for pod in pods if pod.trouble and not pod.is_over and not pod.deleting), None)
+    if stuck is not None:
+        return Said(TRUE, stuck.reason, stuck.message)
+    failed = [member for member in memory.members if member.state is MemberState.FAILED]
+    if failed:
+        return Said(TRUE, "MemberFailed", "; ".join(f"{m.name}: {m.reason}" for m in failed[:4]))
+    if memory.master.failures > 1 and not answers:
+        many = memory.master.failures
+        return Said(TRUE, "MasterFailing", f"the last {many} masters ended before they were ready; see their logs")
+    return Said(FALSE, "AtTargetSize", "")

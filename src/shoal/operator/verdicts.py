@@ -1,0 +1,162 @@
+"""What becomes of a plan, said on the plan itself: is it accepted, is it admitted, is it done, what was trimmed.
+
+A plan for a job that is not there waits, and says for what. One for a job that is over, or that contradicts itself, is
+refused. One that somebody changed his mind about later is superseded; it comes back into force when the later one goes.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from shoal.api.elasticjob import Role
+from shoal.api.scaleplan import PlanCondition
+from shoal.operator.asks import Asks
+from shoal.operator.members import Refusal
+from shoal.operator.memory import Member, MemberState, Memory, MoveState
+from shoal.operator.snapshot import Done, Key, PlanSeen, PlanStatus, PodPhase, PodReport, PodSeen, RoleCounts, Trim
+from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said, conditions
+
+_GONE = "Deleted"
+
+
+def judge(
+    plan: PlanSeen,
+    asks: Asks,
+    memory: Memory,
+    counts: Mapping[Role, RoleCounts],
+    *,
+    refusals: Sequence[Refusal] = (),
+    pods: tuple[PodReport, ...] = (),
+    now: datetime,
+) -> PlanStatus:
+    """The status of a plan whose job is there and not over."""
+    why = plan.invalid or plan.refused
+    if why is not None:
+        return _refused(plan, "InvalidPlan" if plan.invalid else "Contradiction", why, now=now)
+    trims = asks.trims.get(plan.ask, ())
+    trims += tuple(Trim(what=f"createPods/{each.name}", reason=each.reason) for each in refusals)
+    done = tuple(
+        Done(entry=move.name, pod=move.replacement, outcome=f"{move.state}: {move.reason}")
+        for move in memory.moves
+        if (move.plan, move.generation) == (plan.uid, plan.generation)
+    )
+    in_force = plan.auto or plan.ask in asks.winning or not plan.roles
+    said = {
+        PlanCondition.ACCEPTED: Said(TRUE, "Accepted", ""),
+        PlanCondition.ADMITTED: _admitted(in_force=in_force, trims=trims),
+        PlanCondition.COMPLETED: _completed(plan, asks, memory, counts, in_force=in_force),
+    }
+    return _status(plan, said, trims=trims, done=done, pods=pods, now=now)
+
+
+def judge_over(plan: PlanSeen, job: str, *, now: datetime) -> PlanStatus:
+    """The status of a plan whose job has ended. What was done by then stays said."""
+    completed = plan.status.conditions.get(PlanCondition.COMPLETED)
+    if completed is not None and completed.status == TRUE and plan.status.observed_generation == plan.generation:
+        return plan.status
+    return _refused(plan, "JobFinished", f"job {job} is over; a plan changes nothing any more", now=now)
+
+
+def judge_orphan(plan: PlanSeen, key: Key, elsewhere: Sequence[str], *, now: datetime) -> PlanStatus:
+    """The status of a plan whose job is not there."""
+    if plan.invalid or plan.refused:
+        return _refused(
+            plan, "InvalidPlan" if plan.invalid else "Contradiction", plan.invalid or plan.refused or "", now=now
+        )
+    hint = (
+        f"; there is one in {', '.join(elsewhere[:3])}, but a plan is for jobs of its own namespace"
+        if elsewhere
+        else ""
+    )
+    waits = Said(UNKNOWN, "JobNotFound", f"there is no ElasticJob {key.name} in namespace {key.namespace}{hint}")
+    return _status(plan, dict.fromkeys(PlanCondition, waits), now=now)
+
+
+def report(members: Sequence[Member], pods: Mapping[str, PodSeen]) -> tuple[PodReport, ...]:
+    """What the master is told of its members."""
+    return tuple(_report(member, pods.get(member.name)) for member in members)
+
+
+def _report(member: Member, pod: PodSeen | None) -> PodReport:
+    if member.state is MemberState.LEAVING or (pod is None and not member.is_live):
+        phase = _GONE
+    elif pod is None:
+        phase = PodPhase.PENDING
+    else:
+        phase = _GONE if pod.deleting else pod.phase
+    return PodReport(
+        name=member.name,
+        uid=member.uid,
+        role=member.role,
+        id=member.id,
+        rank=member.rank,
+        phase=phase,
+        exit_code=pod.exit_code if pod else None,
+        oom_killed=pod.oom_killed if pod else False,
+        reason=(pod.trouble.message if pod and pod.trouble else member.reason if not member.is_live else "")[:1024],
+        host=pod.host if pod else "",
+        resource=pod.resource if pod else member.resource,
+        replaces=member.replaces,
+    )
+
+
+def _admitted(*, in_force: bool, trims: tuple[Trim, ...]) -> Said:
+    if not in_force:
+        return Said(FALSE, "Superseded", "a later ask names the same roles")
+    if trims:
+        return Said(TRUE, "Trimmed", "; ".join(f"{trim.what}: {trim.reason}" for trim in trims[:4]))
+    return Said(TRUE, "Granted", "")
+
+
+def _completed(
+    plan: PlanSeen, asks: Asks, memory: Memory, counts: Mapping[Role, RoleCounts], *, in_force: bool
+) -> Said:
+    if not in_force:
+        return Said(FALSE, "Superseded", "a later ask names the same roles")
+    waiting = []
+    for role in plan.roles:
+        wanted, there = asks.roles[role].count, counts.get(role, RoleCounts())
+        if wanted is not None and (there.running + there.succeeded != wanted or there.pending):
+            waiting.append(f"{there.running} of {wanted} {role} run")
+    moves = [move for move in memory.moves if (move.plan, move.generation) == (plan.uid, plan.generation)]
+    waiting += [
+        f"{m.name}: {m.reason}" for m in moves if m.state is not MoveState.DONE and m.state is not MoveState.FAILED
+    ]
+    if waiting:
+        return Said(FALSE, "InProgress", "; ".join(waiting[:4]))
+    failed = [f"{move.name}: {move.reason}" for move in moves if move.state is MoveState.FAILED]
+    if failed:
+        return Said(FALSE, "MigrationFailed", "; ".join(failed[:4]))
+    return Said(TRUE, "Completed", "")
+
+
+def _refused(plan: PlanSeen, reason: str, why: str, *, now: datetime) -> PlanStatus:
+    return _status(plan, dict.fromkeys(PlanCondition, Said(FALSE, reason, why)), now=now)
+
+
+def _status(
+    plan: PlanSeen,
+    said: Mapping[PlanCondition, Said],
+    *,
+    trims: tuple[Trim, ...] = (),
+    done: tuple[Done, ...] = (),
+    pods: tuple[PodReport, ...] = (),
+    now: datetime,
+) -> PlanStatus:
+    same = plan.status.observed_generation == plan.generation
+    started = plan.status.started_at if same else None
+    finished = plan.status.finished_at if same else None
+    if said[PlanCondition.ACCEPTED].status is TRUE:
+        started = started or now
+    if said[PlanCondition.COMPLETED].status is TRUE:
+        finished = finished or now
+    return PlanStatus(
+        conditions=conditions(
+            plan.status.conditions, {str(k): v for k, v in said.items()}, generation=plan.generation, now=now
+        ),
+        observed_generation=plan.generation,
+        trims=trims,
+        done=done,
+        started_at=started,
+        finished_at=finished,
+        pods=pods,
+    )

@@ -1,0 +1,657 @@
+"""What the operator decides about one job, look by look."""
+
+from dataclasses import replace
+
+import pytest
+from tests.operator.builders import (
+    KEY,
+    NOW,
+    a_job,
+    a_move,
+    a_plan,
+    a_plan_for,
+    a_pod,
+    a_role,
+    an_auto_plan,
+    an_order,
+)
+from tests.operator.world import World
+
+from shoal.api.elasticjob import Role
+from shoal.api.resources import Resource
+from shoal.operator.memory import MemberState
+from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, RoleAsk, Training, Trouble
+
+RUNS = Training(phase="running")
+W = Role.WORKER
+
+
+def condition(world: World, kind: str) -> tuple[str, str]:
+    found = world.job.status.conditions[kind]
+    return found.status, found.reason
+
+
+def message(world: World, kind: str = "Degraded") -> str:
+    return world.job.status.conditions[kind].message
+
+
+def a_world(count: int | None = 3, *, answers: bool = False, **spec: object) -> World:
+    """A job with so many running workers. `answers`: its master has reported."""
+    world = World(a_job(worker=a_role(replicas=count, max=16) if count is not None else a_role(max=16), **spec))
+    if answers:
+        world.job = replace(world.job, training=RUNS)
+    world.settle()
+    return world
+
+
+def rescale(world: World, count: int) -> None:
+    spec = world.job.spec
+    assert spec is not None
+    roles = {**spec.roles, W: replace(spec.worker, replicas=count)}
+    world.job = replace(world.job, spec=replace(spec, roles=roles), generation=world.job.generation + 1)
+
+
+def suspend(world: World, yes: bool) -> None:
+    assert world.job.spec is not None
+    world.job = replace(world.job, spec=replace(world.job.spec, suspend=yes), generation=world.job.generation + 1)
+
+
+# The beginning -------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_nobody_sized_gets_a_master_and_no_members() -> None:
+    world = a_world(None)
+    assert sorted(world.pods) == ["mnist-master-1"]
+    assert condition(world, "Admitted") == ("False", "WaitingForPlan")
+
+
+def test_all_conditions_are_set_from_the_first_visit_on() -> None:
+    world = World(a_job())
+    world.step(actions=1)
+    assert set(world.job.status.conditions) == {"Admitted", "Ready", "Resizing", "Degraded", "Succeeded"}
+
+
+def test_a_count_in_the_spec_makes_so_many_members() -> None:
+    world = a_world(3)
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-1", "mnist-worker-2"]
+    assert condition(world, "Ready") == ("True", "AllMembersUp")
+    assert condition(world, "Resizing") == ("False", "Idle")
+
+
+def test_members_are_recorded_before_their_pods_are_made() -> None:
+    world = World(a_job(worker=a_role(replicas=2)))
+    world.step(actions=1)
+    assert [member.name for member in world.job.memory.members] == ["mnist-worker-0", "mnist-worker-1"]
+    assert not world.pods
+
+
+def test_a_settled_job_asks_for_nothing() -> None:
+    world = a_world(3, answers=True)
+    plan = world.step()
+    assert plan.status == world.job.status
+    assert not (plan.create or plan.delete or plan.ensure or plan.plan_statuses or plan.notices)
+    assert plan.recheck_at is None
+
+
+def test_fixed_objects_are_made_once_and_the_service_again_for_a_new_term() -> None:
+    world = World(a_job())
+    kinds = [each["kind"] for each in world.step().ensure]
+    assert kinds.count("Secret") == 2
+    assert {"ScalePlan", "Role", "RoleBinding", "ServiceAccount", "Service", "NetworkPolicy"} < set(kinds)
+    world.settle()
+    world.end("mnist-master-1", 1)
+    assert [each["kind"] for each in world.step().ensure] == ["Service"]
+
+
+@pytest.mark.parametrize("deleting", [True, False], ids=["being-deleted", "managed-by-another"])
+def test_a_job_that_is_not_ours_to_run_is_left_alone(deleting: bool) -> None:
+    job = a_job(worker=a_role(replicas=2), managedBy=None if deleting else "kueue")
+    plan = a_plan_for(replace(job, deleting=deleting))
+    assert plan.status == JobStatus()
+    assert not (plan.create or plan.ensure or plan.delete)
+
+
+def test_a_spec_that_cannot_be_read_is_said_and_nothing_is_made() -> None:
+    job = JobSeen(key=KEY, uid="u", generation=4, created_at=NOW, spec=None, invalid="spec.worker.template: required")
+    plan = a_plan_for(job)
+    assert plan.status.conditions["Degraded"].message == "spec.worker.template: required"
+    assert plan.status.observed_generation == 4
+    assert not (plan.create or plan.ensure)
+
+
+# Asks ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_changed_ask_wins() -> None:
+    world = a_world(2)
+    world.put(a_plan("a", worker=4))
+    world.settle()
+    assert len(world.live(W)) == 4
+    world.passes(1)
+    rescale(world, 1)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+    world.passes(1)
+    world.put(a_plan("a", worker=3, generation=2))
+    world.settle()
+    assert len(world.live(W)) == 3
+
+
+def test_a_plan_that_is_deleted_gives_way_to_the_ask_before_it() -> None:
+    world = a_world(2)
+    world.passes(1)
+    world.put(a_plan("a", worker=4))
+    world.settle()
+    world.plans.clear()
+    world.settle()
+    assert len(world.live(W)) == 2
+
+
+def test_when_the_last_ask_is_taken_back_the_members_stay() -> None:
+    world = a_world(None)
+    world.put(a_plan("a", worker=3))
+    world.settle()
+    world.plans.clear()
+    world.settle()
+    assert len(world.live(W)) == 3
+
+
+def test_a_users_ask_goes_before_the_masters_and_both_before_nothing() -> None:
+    world = a_world(None)
+    world.put(an_auto_plan(worker=4))
+    world.settle()
+    assert len(world.live(W)) == 4
+    world.put(a_plan("mine", worker=2))
+    world.settle()
+    assert len(world.live(W)) == 2
+    del world.plans["ScalePlan/mine"]
+    world.settle()
+    assert len(world.live(W)) == 4
+
+
+def test_a_change_of_mode_voids_the_asks_before_it() -> None:
+    world = a_world(None)
+    world.put(a_plan("mine", worker=2))
+    world.put(an_auto_plan(worker=4))
+    world.settle()
+    assert len(world.live(W)) == 2
+    world.passes(1)
+    assert world.job.spec is not None
+    world.job = replace(world.job, spec=replace(world.job.spec, optimize_mode="cluster"))
+    world.settle()
+    assert len(world.live(W)) == 4
+
+
+def test_more_than_the_most_is_trimmed_and_said_on_the_plan() -> None:
+    world = World(a_job(worker=a_role(max=3)))
+    world.put(a_plan("a", worker=9))
+    world.settle()
+    assert len(world.live(W)) == 3
+    trim = world.plans["ScalePlan/a"].status.trims[0]
+    assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "9", "3")
+    assert "at most 3" in trim.reason
+
+
+def test_a_role_without_template_is_trimmed_and_the_rest_is_done() -> None:
+    world = World(a_job())
+    world.put(a_plan("a", worker=2, ps=2))
+    world.settle()
+    assert not world.live(Role.PS)
+    assert len(world.live(W)) == 2
+    assert "no template for ps" in world.plans["ScalePlan/a"].status.trims[0].reason
+
+
+def test_an_evaluator_without_template_runs_the_workers() -> None:
+    world = World(a_job())
+    world.put(a_plan("a", worker=1, evaluator=1))
+    world.settle()
+    assert world.names(Role.EVALUATOR) == ["mnist-evaluator-0"]
+
+
+def test_a_plan_that_contradicts_itself_is_refused_with_a_reason() -> None:
+    world = World(a_job())
+    world.put(a_plan("a", worker=2, refused="ownerJob says x, the label y"))
+    world.settle()
+    assert not world.live(W)
+    accepted = world.plans["ScalePlan/a"].status.conditions["Accepted"]
+    assert (accepted.status, accepted.reason) == ("False", "Contradiction")
+
+
+def test_a_superseded_plan_says_so() -> None:
+    world = World(a_job())
+    world.put(a_plan("a", worker=2))
+    world.settle()
+    world.passes(1)
+    world.put(a_plan("b", worker=3))
+    world.settle()
+    assert world.plans["ScalePlan/a"].status.conditions["Admitted"].reason == "Superseded"
+    assert world.plans["ScalePlan/b"].status.conditions["Completed"].status == "True"
+
+
+def test_a_users_remove_pods_removes_those_once_and_lowers_the_count() -> None:
+    world = a_world(4)
+    world.passes(1)
+    world.put(a_plan("a", remove=("mnist-worker-1",)))
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-2", "mnist-worker-3"]
+    world.settle()
+    assert len(world.live(W)) == 3
+
+
+def test_a_users_create_pods_adds_one_with_its_resource() -> None:
+    world = a_world(1)
+    world.passes(1)
+    world.put(a_plan("a", create=(an_order(W, 5, resource=Resource(memory=2048)),)))
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-5"]
+    assert next(m for m in world.job.memory.members if m.id == 5).resource.memory == 2048
+
+
+def test_count_and_resource_are_two_asks() -> None:
+    world = a_world(1)
+    world.put(a_plan("sized", roles={W: RoleAsk(resource=Resource(cpu=2.0, memory=512))}))
+    world.settle()
+    assert len(world.live(W)) == 1
+    rescale(world, 2)
+    made = world.step().create
+    requests = made[0]["spec"]["containers"][0]["resources"]["requests"]
+    assert requests == {"cpu": "2", "memory": "512Mi"}
+
+
+# Shrinking -----------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_master_that_answers_the_newest_go_at_once() -> None:
+    world = a_world(3)
+    rescale(world, 1)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+
+
+def test_a_master_that_answers_drains_and_says_who_has_gone() -> None:
+    world = a_world(3, answers=True)
+    rescale(world, 2)
+    world.settle()
+    assert len(world.live(W)) == 3
+    assert world.job.memory.grant.counts == {W: 2}
+    assert condition(world, "Resizing") == ("True", "ScalingDown")
+    world.put(an_auto_plan(remove=("mnist-worker-0",)))
+    world.settle()
+    assert world.names(W) == ["mnist-worker-1", "mnist-worker-2"]
+
+
+def test_after_drain_by_the_operator_deletes_by_itself() -> None:
+    world = a_world(3, answers=True)
+    rescale(world, 2)
+    plan = world.step()
+    assert plan.recheck_at == plan.status.memory.grant.drain_by
+    world.passes(121)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-1"]
+
+
+def test_growing_back_while_draining_deletes_nobody() -> None:
+    world = a_world(3, answers=True)
+    rescale(world, 2)
+    world.step()
+    rescale(world, 3)
+    world.settle()
+    world.passes(500)
+    world.settle()
+    assert len(world.live(W)) == 3
+    assert world.job.memory.grant.drain_by is None
+
+
+def test_ids_are_never_used_again() -> None:
+    world = a_world(3)
+    rescale(world, 1)
+    world.settle()
+    rescale(world, 3)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-3", "mnist-worker-4"]
+    assert sorted(member.rank for member in world.job.memory.members) == [0, 1, 2]
+
+
+# Losses --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_member_waits_for_the_masters_word() -> None:
+    world = a_world(3, answers=True)
+    world.end("mnist-worker-1", 1)
+    world.settle()
+    world.passes(3600)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-2"]
+    assert condition(world, "Degraded") == ("True", "MemberFailed")
+    order = an_order(W, 3, replaces=1, resource=Resource(memory=4096), avoid_hosts=("bad",))
+    world.put(an_auto_plan(create=(order,)))
+    manifest = world.step().create[0]
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-2", "mnist-worker-3"]
+    new = next(member for member in world.job.memory.members if member.id == 3)
+    assert (new.rank, new.resource.memory, new.replaces) == (1, 4096, "mnist-worker-1")
+    terms = manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["bad"]
+
+
+def test_the_masters_order_is_carried_out_once() -> None:
+    world = a_world(2, answers=True)
+    world.end("mnist-worker-1", 1)
+    world.put(an_auto_plan(create=(an_order(W, 2, replaces=1),)))
+    world.settle()
+    world.end("mnist-worker-2", 1)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+    assert world.seats(W) == 2
+
+
+def test_a_deleted_pod_is_a_lost_member() -> None:
+    world = a_world(2, answers=True)
+    world.delete("mnist-worker-0")
+    world.vanish()
+    world.settle()
+    assert world.has_state("mnist-worker-0") is MemberState.FAILED
+    world.put(an_auto_plan())
+    world.settle()
+    told = {pod.name: pod.phase for pod in world.plans["ScalePlan/mnist-auto"].status.pods}
+    assert told == {"mnist-worker-0": "Deleted", "mnist-worker-1": "Running"}
+
+
+def test_after_silence_the_operator_replaces_by_itself() -> None:
+    world = a_world(2)
+    world.passes(100)
+    world.end("mnist-worker-1", 137)
+    plan = world.step()
+    assert plan.recheck_at is not None
+    assert not plan.create
+    world.passes(61)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-2"]
+    assert world.job.memory.of(W)[-1].rank == 1
+
+
+def test_alone_the_operator_stops_after_the_allowed_restarts() -> None:
+    world = World(a_job(worker=a_role(replicas=1, restartCount=1)))
+    world.settle()
+    for number in range(4):
+        name = f"mnist-worker-{number}"
+        if name in world.pods:
+            world.end(name, 1)
+        world.settle()
+        world.passes(3600)
+        world.settle()
+    assert [name for name in world.born if "worker" in name] == ["mnist-worker-0", "mnist-worker-1"]
+
+
+def test_an_order_for_a_taken_name_is_refused_on_the_auto_plan() -> None:
+    world = a_world(3, answers=True)
+    world.end("mnist-worker-1", 1)
+    world.put(an_auto_plan(create=(an_order(W, 2, replaces=1),)))
+    world.settle()
+    trim = world.plans["ScalePlan/mnist-auto"].status.trims[0]
+    assert trim.what == "createPods/mnist-worker-2"
+    assert "another member" in trim.reason
+
+
+def test_an_order_above_the_grant_is_refused() -> None:
+    world = a_world(2, answers=True)
+    world.put(an_auto_plan(create=(an_order(W, 7),)))
+    world.settle()
+    assert len(world.live(W)) == 2
+    assert "granted" in world.plans["ScalePlan/mnist-auto"].status.trims[0].reason
+
+
+def test_the_next_id_is_above_every_id_the_master_has_named() -> None:
+    world = a_world(2, answers=True)
+    world.put(an_auto_plan(create=(an_order(W, 7),)))
+    world.settle()
+    rescale(world, 3)
+    world.settle()
+    assert world.names(W)[-1] == "mnist-worker-8"
+
+
+def test_a_status_that_was_lost_is_made_again_from_the_pods() -> None:
+    world = a_world(3)
+    world.job = replace(world.job, status=JobStatus())
+    born = list(world.born)
+    world.settle()
+    assert [name for name in world.born[len(born) :] if "worker" in name] == []
+    assert world.job.memory.next_id[W] == 3
+
+
+def test_a_pod_of_a_member_given_up_is_deleted_when_it_shows_up() -> None:
+    world = a_world(2)
+    rescale(world, 1)
+    world.settle()
+    world.pods["mnist-worker-1"] = a_pod(W, 1)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+
+
+# Moves ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_replacement_comes_first_and_the_old_one_goes_after() -> None:
+    world = World(a_job(parameterServer=a_role()))
+    plan = a_plan(
+        "r",
+        kind=PlanKind.JOB_RESOURCE,
+        roles={Role.PS: RoleAsk(replicas=2, resource=Resource(cpu=4.0)), W: RoleAsk(replicas=1)},
+        migrate=(a_move(Role.PS, 0, cpu=8.0), a_move(Role.PS, 1, cpu=16.0)),
+    )
+    world.put(plan)
+    world.settle()
+    assert world.names(Role.PS) == ["mnist-ps-2", "mnist-ps-3"]
+    for old, new in (("mnist-ps-0", "mnist-ps-2"), ("mnist-ps-1", "mnist-ps-3")):
+        assert world.log.index(f"run {new}") < world.log.index(f"delete {old}")
+    resources = {member.name: member.resource.cpu for member in world.job.memory.of(Role.PS)}
+    assert resources == {"mnist-ps-2": 8.0, "mnist-ps-3": 16.0}
+    assert world.plans["JobResource/r"].status.conditions["Completed"].status == "True"
+    ranks = sorted(member.rank for member in world.job.memory.of(Role.PS))
+    assert ranks == [0, 1]
+
+
+def test_the_grant_is_one_higher_while_a_replacement_starts() -> None:
+    world = a_world(2)
+    world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
+    world.step()
+    assert world.job.memory.grant.counts == {W: 3}
+    assert condition(world, "Resizing") == ("True", "Migrating")
+    world.run_all()
+    world.step()
+    assert world.job.memory.grant.counts == {W: 2}
+    assert world.job.memory.grant.victims == ("mnist-worker-0",)
+
+
+def test_a_replacement_that_fails_leaves_the_old_one_in_place() -> None:
+    world = a_world(2)
+    world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
+    world.step()
+    world.end("mnist-worker-2", 1)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-1"]
+    assert world.plans["ScalePlan/m"].status.conditions["Completed"].reason == "MigrationFailed"
+
+
+def test_a_move_is_done_once_per_generation() -> None:
+    world = a_world(1)
+    world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
+    world.settle()
+    assert world.names(W) == ["mnist-worker-1"]
+    world.put(a_plan("m", generation=2, migrate=(a_move(W, 0, memory=2048),)))
+    world.settle()
+    assert world.names(W) == ["mnist-worker-1"]
+    assert "no member any more" in world.plans["ScalePlan/m"].status.done[0].outcome
+
+
+def test_a_replacement_keeps_its_resource_through_relaunches() -> None:
+    world = a_world(1)
+    world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
+    world.settle()
+    world.passes(100)
+    world.end("mnist-worker-1", 137)
+    world.step()
+    world.passes(61)
+    world.settle()
+    assert [(m.id, m.resource.memory) for m in world.job.memory.members] == [(2, 2048)]
+
+
+# Suspending and ending -----------------------------------------------------------------------------------------------
+
+
+def test_a_suspended_job_has_no_pods_and_comes_back_with_new_ones() -> None:
+    world = a_world(2)
+    suspend(world, True)
+    world.settle()
+    assert not world.pods
+    assert condition(world, "Ready") == ("False", "Suspended")
+    suspend(world, False)
+    world.settle()
+    assert sorted(world.pods) == ["mnist-master-2", "mnist-worker-2", "mnist-worker-3"]
+
+
+def test_the_master_goes_last_when_a_job_is_suspended() -> None:
+    world = a_world(2, answers=True)
+    suspend(world, True)
+    world.settle()
+    assert "mnist-master-1" in world.pods
+    world.put(an_auto_plan(remove=("mnist-worker-0", "mnist-worker-1")))
+    world.settle()
+    assert not world.pods
+    assert world.log[-1] == "delete mnist-master-1"
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "reason"),
+    [
+        ("succeeded", "True", "Completed"),
+        ("failed", "False", "TrainingFailed"),
+        ("stopped", "False", "Stopped"),
+    ],
+)
+def test_the_master_says_how_it_ended(phase: str, status: str, reason: str) -> None:
+    world = a_world(2, answers=True)
+    world.job = replace(world.job, training=Training(phase=phase, reason="because"))
+    world.settle()
+    assert condition(world, "Succeeded") == (status, reason)
+    assert message(world, "Succeeded") == "because"
+
+
+def test_a_finished_job_creates_nothing_whatever_is_asked() -> None:
+    world = a_world(2, answers=True)
+    world.job = replace(world.job, training=Training(phase="succeeded"))
+    world.settle()
+    born = list(world.born)
+    rescale(world, 8)
+    world.put(a_plan("late", worker=8))
+    world.settle()
+    world.passes(3600)
+    world.settle()
+    assert world.born == born
+    assert world.plans["ScalePlan/late"].status.conditions["Accepted"].reason == "JobFinished"
+
+
+def test_pods_that_ended_stay_and_what_still_runs_goes_the_master_last() -> None:
+    world = a_world(2, answers=True)
+    world.end("mnist-worker-0")
+    world.job = replace(world.job, training=Training(phase="succeeded"))
+    world.settle()
+    assert not [line for line in world.log if line.startswith("delete")]
+    world.passes(31)
+    world.settle()
+    assert sorted(world.pods) == ["mnist-worker-0"]
+    assert [line for line in world.log if line.startswith("delete")] == [
+        "delete mnist-worker-1",
+        "delete mnist-master-1",
+    ]
+
+
+def test_a_job_is_deleted_after_its_ttl() -> None:
+    world = a_world(1, answers=True, ttlSecondsAfterFinished=100)
+    world.job = replace(world.job, training=Training(phase="succeeded"))
+    world.settle()
+    assert not world.is_deleted
+    assert world.step().recheck_at is not None
+    world.passes(101)
+    assert world.step().delete_job
+
+
+def test_a_job_that_runs_for_too_long_fails() -> None:
+    world = a_world(1, activeDeadlineSeconds=600)
+    assert world.step().recheck_at is not None
+    world.passes(601)
+    world.settle()
+    assert condition(world, "Succeeded") == ("False", "DeadlineExceeded")
+    assert not world.pods
+
+
+def test_all_workers_ended_well_and_no_master_answers() -> None:
+    world = a_world(2)
+    for name in world.names(W):
+        world.end(name)
+    world.settle()
+    assert condition(world, "Succeeded")[0] == "Unknown"
+    world.passes(61)
+    world.settle()
+    assert condition(world, "Succeeded") == ("True", "Completed")
+
+
+def test_a_parameter_server_out_of_restarts_fails_the_job() -> None:
+    world = World(a_job(parameterServer=a_role(restartCount=0, replicas=1), worker=a_role(replicas=1)))
+    world.settle()
+    world.end("mnist-ps-0", 1)
+    world.settle()
+    assert condition(world, "Succeeded") == ("False", "MemberFailed")
+
+
+# The master ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_master_that_was_ready_is_followed_at_once() -> None:
+    world = a_world(1, answers=True)
+    world.end("mnist-master-1", 137)
+    world.step()
+    assert "mnist-master-2" in world.pods
+    assert world.job.memory.master.term == 2
+
+
+def test_a_master_that_never_gets_ready_is_followed_ever_later() -> None:
+    world = World(a_job())
+    world.settle(runs=False)
+    begun = []
+    for _ in range(200):
+        current = f"mnist-master-{world.job.memory.master.term}"
+        if current in world.pods and not world.pods[current].is_over:
+            begun.append((world.now - NOW).total_seconds())
+            world.end(current, 1)
+        world.step()
+        world.vanish()
+        world.passes(1)
+    gaps = [after - before for before, after in zip(begun, begun[1:], strict=False)]
+    assert gaps[:5] == sorted(gaps[:5])
+    assert max(gaps) <= 62
+    assert condition(world, "Degraded") == ("True", "MasterFailing")
+    assert sum("master" in name for name in world.pods) <= 3
+
+
+# Troubles ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_server_refused_stands_in_the_status() -> None:
+    job = a_job(worker=a_role(replicas=1))
+    refused = Trouble(reason="QuotaExceeded", message='pods "x" is forbidden: exceeded quota: small')
+    plan = a_plan_for(job, troubles=(refused,))
+    degraded = plan.status.conditions["Degraded"]
+    assert (degraded.status, degraded.reason, degraded.message) == ("True", "QuotaExceeded", refused.message)
+    assert [notice.reason for notice in plan.notices if notice.warning] == ["QuotaExceeded"]
+
+
+def test_an_image_that_cannot_be_had_is_named() -> None:
+    world = a_world(1)
+    pod = world.pods["mnist-worker-0"]
+    trouble = Trouble(reason="ImagePullFailed", message="mnist-worker-0: image nope:1 cannot be pulled: not found")
+    world.pods[pod.name] = replace(pod, phase="Pending", ready=False, trouble=trouble)
+    world.step()
+    assert condition(world, "Degraded") == ("True", "ImagePullFailed")
+    assert condition(world, "Ready") == ("False", "ImagePullFailed")
+    assert "nope:1" in message(world)

@@ -1,0 +1,151 @@
+"""A cluster of one job, in memory: what a plan asks for is done, and Pods behave as told.
+
+It stands in for API server, scheduler and kubelet when decisions are tried one after the other. A `step` may be cut
+off after any number of actions, as a crash would.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from tests.operator.builders import NOW, SETTINGS, a_job
+
+from shoal.api.elasticjob import Role
+from shoal.operator.memory import MemberState
+from shoal.operator.objects import ROLE, TERM
+from shoal.operator.plan import JobPlan, plan_job
+from shoal.operator.settings import OperatorSettings
+from shoal.operator.snapshot import JobSeen, PlanSeen, PodPhase, PodSeen, Snapshot
+
+
+class World:
+    def __init__(self, job: JobSeen | None = None, settings: OperatorSettings = SETTINGS) -> None:
+        self.job = job or a_job()
+        self.settings = settings
+        self.plans: dict[str, PlanSeen] = {}
+        self.pods: dict[str, PodSeen] = {}
+        self.prepared: str | None = None
+        self.now: datetime = NOW
+        self.born: list[str] = []
+        """Every Pod ever made, in order."""
+        self.notices: list[str] = []
+        self.last: JobPlan | None = None
+        self.log: list[str] = []
+        self.is_deleted = False
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            job=self.job,
+            plans=tuple(self.plans.values()),
+            pods=tuple(self.pods.values()),
+            has_auto_plan=self.prepared is not None,
+            prepared=self.prepared,
+        )
+
+    def step(self, *, actions: int | None = None) -> JobPlan:
+        """One look: decide, record, act. `actions`: the process dies after so many of them."""
+        plan = plan_job(self.snapshot(), self.settings, now=self.now)
+        for act in self._acts(plan)[:actions]:
+            act()
+        self.last = plan
+        return plan
+
+    def settle(self, *, runs: bool = True, most: int = 60) -> None:
+        """Look until nothing changes; Pods that can run do."""
+        for _ in range(most):
+            before = (self.job.status, dict(self.pods), dict(self.plans))
+            self.step()
+            if runs:
+                self.run_all()
+            self.vanish()
+            if (self.job.status, dict(self.pods), dict(self.plans)) == before:
+                return
+        raise AssertionError("it does not settle")
+
+    def _acts(self, plan: JobPlan) -> list[Callable[[], None]]:
+        acts: list[Callable[[], None]] = []
+        for ask, status in plan.plan_statuses.items():
+            acts.append(lambda ask=ask, status=status: self._write_plan(ask, status))
+        if plan.status != self.job.status:
+            acts.append(lambda: self._write(plan))
+        acts += [lambda ref=ref: self.delete(ref.name) for ref in plan.delete]
+        if plan.ensure:
+            acts.append(lambda: self._prepare(plan))
+        acts += [lambda manifest=manifest: self._make(manifest) for manifest in plan.create]
+        if plan.delete_job:
+            acts.append(self._delete_job)
+        return acts
+
+    def _write(self, plan: JobPlan) -> None:
+        self.job = replace(self.job, status=plan.status)
+        self.notices += [notice.reason for notice in plan.notices]
+
+    def _write_plan(self, ask: str, status: Any) -> None:
+        self.plans[ask] = replace(self.plans[ask], status=status)
+
+    def _prepare(self, plan: JobPlan) -> None:
+        self.prepared = plan.form
+
+    def _delete_job(self) -> None:
+        self.is_deleted = True
+
+    def _make(self, manifest: dict[str, Any]) -> None:
+        meta = manifest["metadata"]
+        name = meta["name"]
+        assert name not in self.born, f"{name} is made a second time"
+        self.born.append(name)
+        self.log.append(f"create {name}")
+        role = meta["labels"][ROLE]
+        self.pods[name] = PodSeen(
+            name=name,
+            uid=f"{name}-uid",
+            role=None if role == "master" else Role(role),
+            id=int(meta["labels"][TERM] if role == "master" else name.rpartition("-")[2]),
+            rank=int(meta["labels"].get("elastic.iml.github.io/rank-hint", 0)),
+            created_at=self.now,
+        )
+
+    # What happens in a cluster -----------------------------------------------------------------------------------
+
+    def delete(self, name: str) -> None:
+        if name in self.pods and not self.pods[name].deleting:
+            self.log.append(f"delete {name}")
+            self.pods[name] = replace(self.pods[name], deleting=True)
+
+    def vanish(self) -> None:
+        """What is being deleted is gone."""
+        self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting}
+
+    def run(self, name: str) -> None:
+        pod = self.pods[name]
+        if pod.phase is PodPhase.PENDING and not pod.deleting:
+            self.log.append(f"run {name}")
+            self.pods[name] = replace(pod, phase=PodPhase.RUNNING, ready=True, host="host-1")
+
+    def run_all(self) -> None:
+        for name in self.pods:
+            self.run(name)
+
+    def end(self, name: str, code: int = 0, **more: Any) -> None:
+        phase = PodPhase.FAILED if code else PodPhase.SUCCEEDED
+        self.pods[name] = replace(self.pods[name], phase=phase, ready=False, exit_code=code, **more)
+
+    def put(self, plan: PlanSeen) -> None:
+        known = self.plans.get(plan.ask)
+        self.plans[plan.ask] = replace(plan, status=known.status) if known else plan
+
+    def passes(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def live(self, role: Role) -> list[PodSeen]:
+        return [pod for pod in self.pods.values() if pod.role is role and not pod.is_over and not pod.deleting]
+
+    def names(self, role: Role) -> list[str]:
+        return sorted(pod.name for pod in self.live(role))
+
+    def seats(self, role: Role) -> int:
+        return sum(member.has_seat for member in self.job.memory.of(role))
+
+    def has_state(self, name: str) -> MemberState | None:
+        return next((member.state for member in self.job.memory.members if member.name == name), None)
