@@ -184,6 +184,8 @@ def error_of(status: Status, *, call: str, permission: Permission, retry_after: 
             return Conflict(text, status)
         case 410:
             return Gone(text, status)
+        case 422 if any(cause.field == "metadata.uid" for cause in _causes(status)):
+            return Conflict(text, status)  # a patch that names a uid: "field is immutable" is what the server calls it
         case 400 | 413 | 415 | 422:
             return Invalid(text, status)
         case 401:
@@ -202,14 +204,17 @@ def error_of(status: Status, *, call: str, permission: Permission, retry_after: 
             return ApiError(text, status)
 
 
+def _causes(status: Status) -> list[Cause]:
+    return status.details.causes if status.details else []
+
+
 def _is_kind_missing(status: Status) -> bool:
     """A 404 that is not about one object: plain text from the router, or a Status without a name."""
     return status.details is None or (not status.details.name and status.reason in ("", "NotFound"))
 
 
 def _forbidden(status: Status, text: str, call: str, permission: Permission) -> Forbidden:
-    causes = status.details.causes if status.details else []
-    if any(cause.reason == "NamespaceTerminating" for cause in causes):
+    if any(cause.reason == "NamespaceTerminating" for cause in _causes(status)):
         return NamespaceEnding(text, status)
     if "exceeded quota" in status.message:
         return QuotaExceeded(text, status)

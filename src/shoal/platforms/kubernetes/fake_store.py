@@ -305,7 +305,7 @@ class Store:
         if new.get("resourceVersion") and new["resourceVersion"] != old["resourceVersion"]:
             raise _conflict(served, key[1], "the object has been modified; please apply your changes to the latest one")
         if new.get("uid") and new["uid"] != old["uid"]:
-            raise _conflict(served, key[1], f"precondition failed: uid {new['uid']} is asked for, it is {old['uid']}")
+            raise _invalid(served, key[1], [("metadata.uid", f'Invalid value: "{new["uid"]}": field is immutable')])
         self._check_place(served, key[0], new)
         kept = {name: value for name, value in new.items() if name not in FIXED}
         new = {**kept, **{name: old[name] for name in FIXED if name in old}}
