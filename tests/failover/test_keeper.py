@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from tests.core.job_builders import T0, Story
 
 from shoal.core import journal
-from shoal.master.keeper import RETRY, Keeper
+from shoal.master.keeper import PATIENCE, RETRY, Keeper
 from shoal.stores import MemoryState, MemoryStore
 
 
@@ -81,3 +81,34 @@ async def test_a_store_in_trouble_is_tried_again_with_a_snapshot() -> None:
     await keeper.keep(story.job)
     assert (said, keeper.trouble) == (["the disk is full", None], None)
     assert journal.replay(state.records) == journal.kept(story.job)
+
+
+async def test_a_store_with_a_pace_gets_decisions_at_once_and_the_rest_in_its_pace() -> None:
+    state, clock, story = MemoryState(), HandClock(), Story(nodes=2)
+    keeper = Keeper(MemoryStore(state, pace=timedelta(seconds=10)), clock, changed=lambda _: None)
+    await keeper.claim()
+    assert await keeper.keep(story.job)
+    story.train("worker-0", "worker-1")
+    assert await keeper.keep(story.job, at_once=False)  # nodes have registered: no agent could say so again
+    clock.wait(1)
+    story.gain(40)
+    assert not await keeper.keep(story.job, at_once=False)
+    clock.wait(9)
+    assert await keeper.keep(story.job, at_once=False)
+    story.gain(41)
+    assert await keeper.keep(story.job)  # somebody is about to act upon it
+    assert journal.replay(state.records) == journal.kept(story.job)
+    assert len(state.records) == 1
+
+
+async def test_a_store_with_a_pace_in_trouble_promises_nothing_until_the_trouble_is_old() -> None:
+    state, clock, story = MemoryState(), HandClock(), Story(nodes=2)
+    keeper = Keeper(MemoryStore(state, pace=timedelta(seconds=10)), clock, changed=lambda _: None)
+    await keeper.claim()
+    state.trouble = "the API server is away"
+    assert not await keeper.keep(story.job)
+    clock.wait(RETRY.total_seconds())
+    assert not await keeper.keep(story.job)
+    clock.wait(PATIENCE.total_seconds())
+    assert await keeper.keep(story.job)
+    assert keeper.trouble is not None

@@ -48,6 +48,7 @@ from shoal.wire.messages import (
     Ack,
     Commit,
     DataAnswers,
+    DataKept,
     DataWakes,
     DumpStacks,
     Exited,
@@ -306,7 +307,7 @@ def told(n: Node, message: FromMaster) -> Step:
             return _end(n, Ending(code=0, line=f"leaves: {reason}", goodbye=left), grace)
         case Stop(reason=reason, grace_seconds=grace):
             return _end(n, Ending(code=0, line=f"stops: {reason}"), grace)
-        case DataAnswers() | DataWakes():
+        case DataAnswers() | DataKept() | DataWakes():
             return n, ()  # the shards' business
         case Refuse(reason=reason):
             return _end(n, Ending(code=EXIT_DO_NOT_RESTART, line=f"the master refuses this node: {reason}"), 0.0)

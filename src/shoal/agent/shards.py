@@ -3,9 +3,10 @@
 No input or output here: `said`, `woken`, `answered`, `departed` and `reconnected` are told what happened, `next_round`
 answers what to send, and `letters` what to pass on to processes.
 
-One round is under way at a time. What a process reports stays in its book until a round that carried it was answered,
-so a master that dies with it in its hands costs nothing: it is said again, and the ledger knows by the attempt whether
-it has counted it. A book also knows what its owner holds; after a reconnection both sides compare.
+One round is under way at a time. What a process reports stays in its book until a round that carried it was answered
+and the master has written it down, so a master that dies with it in its hands costs nothing: it is said again, and the
+ledger knows by the attempt whether it has counted it. A book also knows what its owner holds; after a reconnection both
+sides compare. The book of a process that has ended is kept for as long.
 """
 
 from collections.abc import Callable
@@ -39,6 +40,10 @@ class Book:
     completed: dict[int, None] = field(default_factory=dict)
     """Trained, and not known to be counted. In order."""
     progress: dict[int, int] = field(default_factory=dict)
+    counted: dict[int, tuple[int, Lease]] = field(default_factory=dict)
+    """Completed and heard in that round, but not known to be written down: another master may not know of it."""
+    reported: dict[int, int] = field(default_factory=dict)
+    """Progress that was heard, of what is held: another master may not know of it."""
     waiting: bool = False
     """It was told to wait: there is nothing to ask for until it is woken."""
     news: bool = False
@@ -49,6 +54,13 @@ class Book:
         """How many more shards it wants."""
         return 0 if self.waiting else max(0, self.wanted - len(self.held.keys() - self.completed.keys()))
 
+    def say_again(self) -> None:
+        """Whoever is the master now may know nothing of what was not written down."""
+        self.held = {attempt: lease for attempt, (_, lease) in self.counted.items()} | self.held
+        self.completed = dict.fromkeys(self.counted) | self.completed
+        self.progress = {a: n for a, n in self.reported.items() if a not in self.completed} | self.progress
+        self.waiting, self.news = False, True
+
 
 class Desk:
     def __init__(self) -> None:
@@ -56,6 +68,8 @@ class Desk:
         self._specs: dict[tuple[Owner, str], DatasetSpec] = {}
         self._unsaid: list[DatasetSpec] = []
         self._departures: list[Departure] = []
+        self._ended: list[tuple[int, Departure, dict[Key, Book]]] = []
+        """Of processes that have ended: the round that said so, and what of them is not known to be written down."""
         self._marks: dict[Owner, None] = {}
         """Who wants a checkpoint of the ledger and has none."""
         self._restores: dict[Owner, Restore] = {}
@@ -110,34 +124,53 @@ class Desk:
         """There is a master again, perhaps another one: whatever was on its way, in either direction, may be lost."""
         self._sent = None
         self._unsaid = list(dict.fromkeys(self._specs.values()))
+        ended, self._ended = self._ended, []
+        self._departures = [departure for _, departure, _ in ended] + self._departures
+        for _, _, books in ended:
+            self._books = books | self._books
         self._compare = bool(self._books)
         for book in self._books.values():
-            book.waiting, book.news = False, True
+            book.say_again()
 
-    def answered(self, answer: RoundAnswer) -> None:
+    def kept(self, number: int) -> None:
+        """What was said in the rounds up to this one is written down: no master will have to hear it again."""
+        for book in self._books.values():
+            book.counted = {a: counted for a, counted in book.counted.items() if counted[0] > number}
+        self._ended = [ended for ended in self._ended if ended[0] > number]
+        self._act_if_quiet()
+
+    def answered(self, answer: RoundAnswer, *, is_kept: bool = True) -> None:
         if self._sent is None or answer.number != self._sent.number:
             return  # of a connection that is no more
         sent, self._sent = self._sent, None
         for owner, dataset, attempt in answer.void:
             self._lost((owner, dataset), (attempt,))
         for ask in sent.asks:
-            self._counted(ask)
+            self._counted(ask, answer.number)
         wanted = {(ask.owner, ask.dataset) for ask in sent.asks if ask.want}
         for given in answer.given:
             self._given(given, asked=(given.owner, given.dataset) in wanted)
         for refusal in answer.unusable:
             self._unusable(refusal)
         self._marked(sent, answer)
+        for departure in sent.departed:
+            books = {key: book for key, book in self._books.items() if key[0] == departure.owner}
+            self._ended.append((answer.number, departure, books))
         gone = {departure.owner for departure in sent.departed}
         del self._departures[: len(sent.departed)]
         self._books = {key: book for key, book in self._books.items() if key[0] not in gone}
+        if is_kept:
+            self.kept(answer.number)
+        self._act_if_quiet()
+
+    def _act_if_quiet(self) -> None:
         if self.is_quiet:
             waiting, self._when_quiet = self._when_quiet, []
             for act in waiting:
                 act()
 
     def when_quiet(self, act: Callable[[], None]) -> None:
-        """Do it when the master has heard and answered everything; at once if it has."""
+        """Do it when the master has heard, answered and written down everything; at once if it has."""
         if self.is_quiet:
             act()
         else:
@@ -145,7 +178,9 @@ class Desk:
 
     @property
     def is_quiet(self) -> bool:
-        return self._sent is None and not self._has_words and not self._with_news()
+        if self._sent is not None or self._has_words or self._ended or self._with_news():
+            return False
+        return not any(book.counted for book in self._books.values())
 
     @property
     def _has_words(self) -> bool:
@@ -203,15 +238,19 @@ class Desk:
 
     # Answers ----------------------------------------------------------------------------------------------
 
-    def _counted(self, ask: Ask) -> None:
+    def _counted(self, ask: Ask, number: int) -> None:
         """What the round carried has been heard, whether it counts or not."""
         book = self._books.get((ask.owner, ask.dataset))
         if book is None:
             return
         for attempt in ask.completed:
             book.completed.pop(attempt, None)
-            book.held.pop(attempt, None)
+            book.reported.pop(attempt, None)
+            if (lease := book.held.pop(attempt, None)) is not None:
+                book.counted[attempt] = (number, lease)
         for report in ask.progress:
+            if report.attempt in book.held:
+                book.reported[report.attempt] = report.done
             if book.progress.get(report.attempt) == report.done:
                 del book.progress[report.attempt]
 
@@ -233,13 +272,16 @@ class Desk:
 
     def _lost(self, key: Key, attempts: tuple[int, ...]) -> None:
         book = self._books.get(key)
-        if book is None or not attempts:
+        # What was said again may well have been counted before; its process is through with it in any case.
+        news = () if book is None else tuple(a for a in attempts if a not in book.counted)
+        if book is None or not news:
             return
-        for attempt in attempts:
+        for attempt in news:
             if book.held.pop(attempt, None) is not None:
                 book.news = True  # so many more are wanted now
             book.progress.pop(attempt, None)
-        self._tell(key, lost=attempts)
+            book.reported.pop(attempt, None)
+        self._tell(key, lost=news)
 
     def _unusable(self, refusal: DatasetRefusal) -> None:
         owners = [owner for owner, name in (*self._specs, *self._books) if name == refusal.dataset]

@@ -54,6 +54,7 @@ from shoal.wire.messages import (
     Ack,
     Commit,
     DataAnswers,
+    DataKept,
     DataRound,
     DataWakes,
     FromMaster,
@@ -147,6 +148,7 @@ class Shell:
         self._replicas = Replicas(self._saver, token=settings.token, address=settings.address, note=self.note)
         self._desk = Desk()
         self._data_scheduled = False
+        self._is_cut_off = False
         self._gpus = Gpus(settings.environment.get("CUDA_VISIBLE_DEVICES"))
         self._ooms = OomCounter()
         self._ooms_seen = self._ooms.read()
@@ -167,6 +169,7 @@ class Shell:
                 background = [tasks.create_task(self._keep_link()), tasks.create_task(self._beat())]
                 end = await self._over
                 await self._flush()
+                await self._data_is_safe()
                 if end.goodbye is not None:
                     self._link.send(end.goodbye)
                 await self._link.emptied(self._settings.goodbye_wait)
@@ -182,6 +185,16 @@ class Shell:
     async def _flush(self) -> None:
         for console in self._consoles.values():
             await console.flush(self._settings.flush_wait)
+
+    async def _data_is_safe(self) -> None:
+        """What was trained is in the master's hands when we go, if it is there to take it."""
+        if self._is_cut_off:
+            return
+        quiet = asyncio.Event()
+        self._desk.when_quiet(quiet.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.goodbye_wait):
+                await quiet.wait()
 
     async def _clean_up(self) -> None:
         loop = asyncio.get_running_loop()
@@ -234,6 +247,7 @@ class Shell:
             self._cut_off(EXIT_FAILED, f"no master: {exc}")
 
     def _cut_off(self, code: int, reason: str) -> None:
+        self._is_cut_off = True
         self._happen(lambda n: core.cut_off(n, code=code, reason=reason, grace=self._settings.grace))
 
     # The link's owner -------------------------------------------------------------------------------------
@@ -257,18 +271,22 @@ class Shell:
     def welcomed(self, welcome: Welcome) -> None:
         self._welcome = welcome
         self._welcome_came.set()
-        self._beat_now.set()
         if self._settings.command or welcome.command:
             self._happen(lambda n: core.welcomed(n, welcome))
             self._desk.reconnected()
-            self._data_soon()
+            self._exchange_data()  # before the first heartbeat: with that, a new master knows all that is held here
+            self._beat_now.set()
         else:
             self._cut_off(EXIT_DO_NOT_RESTART, "neither this agent nor its master knows a command to run")
 
     def received(self, message: FromMaster) -> None:
         match message:
-            case DataAnswers(answer=answer):
-                self._desk.answered(answer)
+            case DataAnswers(answer=answer, is_kept=is_kept):
+                self._desk.answered(answer, is_kept=is_kept)
+                self._data_soon()
+                return
+            case DataKept(number=number):
+                self._desk.kept(number)
                 self._data_soon()
                 return
             case DataWakes(wakes=wakes):

@@ -21,6 +21,29 @@ FORMAT = 1
 """Grows when an older release could not read the records any more."""
 MINOR = frozenset({"gain"})
 """Progress: worth keeping, not worth a record for each step."""
+REPLAYED = frozenset(
+    {
+        "gain",
+        "seen",
+        "rendezvous",
+        "ledger",
+        "resizes",
+        "decisions",
+        "why",
+        "reason",
+        "continuing",
+        "early",
+        "peer_closed",
+        "short_since",
+        "hanging",
+        "hang_warned",
+        "reunion",
+    }
+)
+"""What the agents say again to a new master, or what is for people only. All else is lost with a master that did not
+write it down."""
+FIXED = frozenset({"spec", "epoch", "floor", "poison"})
+"""Of a dataset, what agents could not say again: leases they hold are of one epoch, and given after one restore."""
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -38,6 +61,8 @@ class Change:
     record: bytes
     is_minor: bool
     """Nothing but progress: it may wait for more of it."""
+    is_replayed: bool
+    """Another master would learn it again from the agents."""
 
 
 def _kept(seen: Seen) -> Seen:
@@ -70,7 +95,19 @@ def change(before: Job, after: Job) -> Change | None:
     patch = _differ.between(before, after)
     if patch is None:
         return None
-    return Change(record=msgspec.msgpack.encode(ChangeRecord(patch)), is_minor=patch.touched <= MINOR)
+    return Change(
+        record=msgspec.msgpack.encode(ChangeRecord(patch)),
+        is_minor=patch.touched <= MINOR,
+        is_replayed=patch.touched <= REPLAYED and _is_replayed(patch.inner.get("ledger", Patch())),
+    )
+
+
+def _is_replayed(ledger: Patch) -> bool:
+    """Leases, completions and progress are said again; which datasets there are, and in which epoch, is not."""
+    moved = ledger.entries.get("dynamic", [])
+    return ledger.touched <= {"ordered", "dynamic"} and not (
+        "dynamic" in {*ledger.whole, *ledger.put, *ledger.drop} or any(patch.touched & FIXED for _, patch in moved)
+    )
 
 
 def replay(records: Iterable[bytes]) -> Job | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from shoal.core.exits import ProcessExit
@@ -54,6 +54,12 @@ class StateStore(Protocol):
     `claim`, in order, whatever happens to this process; what they were doing when the process ended is there as a
     whole or not at all. Calls are made one at a time.
     """
+
+    @property
+    def pace(self) -> timedelta:
+        """How often a change that nobody outside acts upon is worth a write. Zero: whenever there is one. Above: each
+        write costs as much as a snapshot, so only snapshots are written."""
+        ...
 
     async def claim(self) -> Claimed:
         """Become the only writer. Raises `StateTaken` when the owner is alive and cannot be superseded,

@@ -3,6 +3,10 @@
 One owner of the `StateStore`. `keep` is given the job as it is and writes what has changed since the last time;
 when the records have grown long, a snapshot takes their place. A store that cannot write does not stop the job: it
 is said once, and a snapshot is tried again until one is taken.
+
+A store with a `pace` gets snapshots only: at once when somebody is about to be told of a decision or when nobody could
+tell a new master of the change, else in that pace. What is written late is what agents say again: they keep their
+reports until `keep` has answered that they are written (`Desk` in the agent).
 """
 
 import logging
@@ -20,6 +24,8 @@ MINOR_SECONDS = timedelta(seconds=1)
 """Progress alone is written at most so often."""
 RETRY = timedelta(seconds=5)
 """Between tries to write again after the store could not."""
+PATIENCE = timedelta(seconds=60)
+"""A store in trouble for longer keeps nobody waiting any more: an agent at its end goes, whatever becomes of its word."""
 COMPACT_BYTES = 256 * 1024
 """So many bytes of changes, and four times the snapshot's, make a new snapshot worth while."""
 
@@ -35,18 +41,19 @@ class Keeper:
         self._change_bytes = 0
         self._last = clock.now()
         self._trouble_at: datetime | None = None
+        self._trouble_since: datetime | None = None
         self.trouble: str | None = None
 
     async def claim(self, *, must_exist: bool = False) -> tuple[Claimed, Job | None]:
         """Take the job's state over: what was found, and the job that it tells of.
 
-        A new job goes on without a store that cannot be used; one that must exist does not. Raises as
-        `StateStore.claim` does.
+        A new job goes on without a store that cannot be used; one that must exist does not, nor one whose store has a
+        pace: nobody can tell whether it is new. Raises as `StateStore.claim` does.
         """
         try:
             claimed = await self._store.claim()
         except StateUnavailable as exc:
-            if must_exist:
+            if must_exist or self._store.pace:
                 raise
             claimed = Claimed(term=1, trouble=str(exc))
         if claimed.lost is not None:
@@ -58,8 +65,36 @@ class Keeper:
             self._fail(claimed.trouble)
         return claimed, job
 
-    async def keep(self, job: Job) -> None:
-        """Write what has changed. Raises `Superseded`; nothing else."""
+    @property
+    def replays(self) -> bool:
+        """What agents say is not written down before they are answered: they are told later that it is."""
+        return bool(self._store.pace)
+
+    async def keep(self, job: Job, *, at_once: bool = True) -> bool:
+        """Write what has changed; `at_once`: somebody is about to act upon it. Returns whether nobody needs to say again
+        what the job knows. Raises `Superseded`; nothing else."""
+        if self._store.pace:
+            return await self._keep_in_pace(job, at_once)
+        await self._keep_all(job)
+        return True
+
+    async def _keep_in_pace(self, job: Job, at_once: bool) -> bool:
+        now = self._clock.now()
+        if self._trouble_at is not None and now - self._trouble_at < RETRY:
+            return self._is_lasting(now)
+        if self._written is not None and self.trouble is None:
+            change = journal.change(self._written, job)
+            if change is None:
+                return True
+            if not at_once and change.is_replayed and now - self._last < self._store.pace:
+                return False
+        await self._compact(job)
+        return self.trouble is None or self._is_lasting(now)
+
+    def _is_lasting(self, now: datetime) -> bool:
+        return self._trouble_since is not None and now - self._trouble_since > PATIENCE
+
+    async def _keep_all(self, job: Job) -> None:
         now = self._clock.now()
         if self.trouble is not None:
             if self._trouble_at is not None and now - self._trouble_at < RETRY:
@@ -94,13 +129,13 @@ class Keeper:
         self._written, self._last = job, self._clock.now()
         self._snapshot_bytes, self._change_bytes = len(snapshot), 0
         if self.trouble is not None:
-            self.trouble = self._trouble_at = None
+            self.trouble = self._trouble_at = self._trouble_since = None
             self._changed(None)
 
     def _fail(self, reason: str) -> None:
         self._trouble_at = self._clock.now()
         if self.trouble is None:
-            self.trouble = reason
+            self.trouble, self._trouble_since = reason, self._trouble_at
             self._changed(reason)
 
     async def close(self) -> None:

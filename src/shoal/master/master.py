@@ -39,6 +39,9 @@ from shoal.core.job.values import (
     AgentDisconnected,
     AgentJoined,
     Announced,
+    DataAnswered,
+    DataAsked,
+    DataWoken,
     Effect,
     End,
     Fence,
@@ -60,7 +63,17 @@ from shoal.master.metrics import MasterMetrics
 from shoal.master.platform import RemoteScaler
 from shoal.master.translate import to_event, to_message
 from shoal.wire.codec import encode
-from shoal.wire.messages import PROTOCOL, FromAgent, Hello, Refuse, StorePush, StoreSet, Welcome
+from shoal.wire.messages import (
+    PROTOCOL,
+    DataAnswers,
+    DataKept,
+    FromAgent,
+    Hello,
+    Refuse,
+    StorePush,
+    StoreSet,
+    Welcome,
+)
 from shoal.wire.platform import JobSeen, PlatformHello, StopOrder
 from shoal.wire.server import AgentServer, AgentSocket, Listen, ServerSettings
 from shoal.wire.tokens import TokenCheck
@@ -113,6 +126,10 @@ class Master:
         self._undone: list[Effect] = []
         self._unrecorded = asyncio.Event()
         self._recorded: list[asyncio.Future[None]] = []
+        self._unkept: dict[NodeId, int] = {}
+        """The newest round of each agent that was answered and is not written down."""
+        self._is_awaited = False
+        """An agent is about to end and waits for its last word to be written down."""
         self._superseded: str | None = None
         self.term = 0
         self._scaler = scaler
@@ -153,7 +170,9 @@ class Master:
             self.term = claimed.term
             if found is not None:
                 reason = f"master {claimed.term} took over"
-                self._job, self._first = taken_over(found, self._clock.now(), reason=reason, term=claimed.term), ()
+                now, replays = self._clock.now(), self._keeper.replays
+                self._job = taken_over(found, now, reason=reason, term=claimed.term, is_replayed=replays)
+                self._first = ()
             await self._keeper.keep(self._job)
         await self._server.start()
 
@@ -185,6 +204,11 @@ class Master:
 
     def view(self) -> JobView:
         return view(self._job, self._clock.now())
+
+    async def recorded(self) -> None:
+        """Wait until the job as it is now is written down: for a master that is about to leave it to the next one."""
+        if self._keeper is not None and self._job.ended is None:
+            await self._is_recorded()
 
     def on_decision(self, listener: Callable[[DecisionView], None]) -> None:
         """Call `listener` for every decision from now on."""
@@ -344,6 +368,7 @@ class Master:
             self._do(effects)
         elif effects or journal.is_worth_a_look(event):
             self._undone += effects
+            self._is_awaited |= isinstance(event, DataAsked) and bool(event.round.departed)
             self._unrecorded.set()
         if self._job.decisions is not before.decisions:
             self._announce(before)
@@ -359,11 +384,19 @@ class Master:
                 raise Superseded(self._superseded)
             effects, self._undone = self._undone, []
             waiting, self._recorded = self._recorded, []
-            await self._keeper.keep(self._job)
+            at_once = bool(waiting) or self._is_awaited or not all(_is_about_data(effect) for effect in effects)
+            answered, self._unkept, self._is_awaited = self._unkept, {}, False
+            if await self._keeper.keep(self._job, at_once=at_once):
+                for node, number in answered.items():
+                    self._push(node, encode(DataKept(number=number)))
+                is_kept = True
+            else:
+                self._unkept = answered
+                is_kept = False
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
-            self._do(tuple(effects))
+            self._do(tuple(effects), is_kept=is_kept)
 
     async def _is_recorded(self) -> None:
         """Wait until the job as it is now is written down."""
@@ -374,10 +407,12 @@ class Master:
 
     def _durability(self, trouble: str | None) -> None:
         """The state can be kept no more, or again."""
+        assert self._keeper is not None
+        loss = "the next one goes on from what was kept last" if self._keeper.replays else "the job ends"
         reason = (
             "the job's state is kept again"
             if trouble is None
-            else f"the job's state cannot be kept: {trouble}; training goes on, but if this master dies the job ends"
+            else f"the job's state cannot be kept: {trouble}; training goes on, but if this master dies {loss}"
         )
         before, self._job = self._job, noted(self._job, reason, self._clock.now())
         self._announce(before)
@@ -394,14 +429,17 @@ class Master:
             for listener in self._listeners:
                 listener(decision)
 
-    def _do(self, effects: tuple[Effect, ...]) -> None:
+    def _do(self, effects: tuple[Effect, ...], *, is_kept: bool = True) -> None:
         for effect in effects:
             match effect:
+                case Tell(to=(node,), what=DataAnswered(answer=answer)):
+                    if not is_kept:
+                        self._unkept[node] = answer.number
+                    self._push(node, encode(DataAnswers(answer=answer, is_kept=is_kept)))
                 case Tell(to=to, what=what):
                     data = encode(to_message(what))
                     for node in to:
-                        if (agent := self._agents.get(node)) is not None:
-                            agent.push(data)
+                        self._push(node, data)
                 case Fence(node=node, reason=reason):
                     if (agent := self._agents.pop(node, None)) is not None:
                         agent.push(encode(Refuse(reason=reason)))
@@ -412,6 +450,10 @@ class Master:
                     self._over.set()
                 case _:
                     assert_never(effect)
+
+    def _push(self, node: NodeId, data: bytes) -> None:
+        if (agent := self._agents.get(node)) is not None:
+            agent.push(data)
 
     async def _tick(self) -> None:
         routine = self._clock.now() + TICK
@@ -443,3 +485,8 @@ class Master:
                 delay = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
                 log.warning("plan %r: %s; trying again in %g s", plan.reason, exc, delay)
                 loop.call_later(delay, self._plans.put_nowait, (plan, tries + 1))
+
+
+def _is_about_data(effect: Effect) -> bool:
+    """Nothing but leases, and words about them: agents know what they hold, whoever the master is."""
+    return isinstance(effect, Tell) and isinstance(effect.what, DataAnswered | DataWoken)

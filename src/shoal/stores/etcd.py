@@ -13,6 +13,7 @@ import asyncio
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,6 +31,8 @@ Json = dict[str, Any]
 
 
 class EtcdStore:
+    pace = timedelta(0)
+
     def __init__(self, url: str, *, prefix: str) -> None:
         """`url`: `http://HOST:PORT` of etcd's clients' port."""
         self._url = url.rstrip("/")

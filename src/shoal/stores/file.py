@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 from shoal.core.errors import StateTaken, StateUnavailable, StateUnreadable
@@ -29,6 +30,8 @@ _PRIVATE_FILE = 0o600
 
 
 class FileStore:
+    pace = timedelta(0)
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock: int | None = None

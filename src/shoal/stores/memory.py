@@ -1,6 +1,7 @@
 """A job's state in memory: as strict as the others, and gone with the process."""
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from shoal.core.errors import StateUnavailable, Superseded
 from shoal.core.ports import Claimed
@@ -17,8 +18,9 @@ class MemoryState:
 
 
 class MemoryStore:
-    def __init__(self, state: MemoryState) -> None:
+    def __init__(self, state: MemoryState, *, pace: timedelta = timedelta(0)) -> None:
         self._state = state
+        self.pace = pace
         self._term = 0
         self._is_whole = True
 

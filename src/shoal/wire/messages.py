@@ -289,6 +289,15 @@ class Stop(Message, frozen=True, kw_only=True):
 
 class DataAnswers(Message, frozen=True, kw_only=True):
     answer: RoundAnswer
+    is_kept: bool = True
+    """What the round said is written down; otherwise `DataKept` says so later, and until then another master may have
+    to be told again."""
+
+
+class DataKept(Message, frozen=True, kw_only=True):
+    """What the agent has said in its rounds up to this one is written down."""
+
+    number: int
 
 
 class DataWakes(Message, frozen=True, kw_only=True):
@@ -312,5 +321,6 @@ FromMaster = (
     | Leave
     | Stop
     | DataAnswers
+    | DataKept
     | DataWakes
 )

@@ -14,7 +14,7 @@ from shoal.core.errors import BadInput
 from shoal.core.job import failures
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job, Tell
-from shoal.core.ledger import Ask, Lease, Ledger, Owner, Wake
+from shoal.core.ledger import Ask, Lease, Ledger, Owner, Verdict, Wake
 from shoal.core.nodes import NodeId, NodeStatus
 from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Restore, Round, RoundAnswer, node_of
 from shoal.core.view import DatasetView
@@ -33,7 +33,9 @@ def asked(turn: Turn, event: DataAsked) -> None:
             unusable.append(DatasetRefusal(dataset=spec.name, reason=str(exc)))
     for claim in heard.holding:
         void += _reunited(turn, claim)
-    for ask in heard.asks:
+    for wish in heard.asks:
+        held_back = turn.job.reunion is not None and wish.want > 0
+        ask = replace(wish, want=0) if held_back else wish
         try:
             book, said = ledgers.exchange(turn.job.ledger, ask, turn.now)
         except BadInput as exc:
@@ -45,7 +47,7 @@ def asked(turn: Turn, event: DataAsked) -> None:
             Given(
                 owner=ask.owner,
                 dataset=ask.dataset,
-                verdict=said.verdict,
+                verdict=_held_back(turn, ask) if held_back and said.verdict is Verdict.GO else said.verdict,
                 leases=said.leases,
                 refused=said.refused,
                 reason=said.reason,
@@ -63,6 +65,31 @@ def asked(turn: Turn, event: DataAsked) -> None:
     )
     # Before all wakes that the round brought about: who is told to wait must not have been woken already.
     turn.effects.insert(first, Tell(to=(event.node,), what=DataAnswered(answer=answer)))
+
+
+def _held_back(turn: Turn, ask: Ask) -> Verdict:
+    """It waits until everybody is back."""
+    assert turn.job.reunion is not None
+    wake = Wake(ask.owner, ask.dataset)
+    waiting = dict.fromkeys((*turn.job.reunion.waiting, wake))
+    turn.job = replace(turn.job, reunion=replace(turn.job.reunion, waiting=tuple(waiting)))
+    return Verdict.WAIT
+
+
+def heard_from(turn: Turn, node: NodeId) -> None:
+    """A node's heartbeat: what it holds, it has said before."""
+    reunion = turn.job.reunion
+    if reunion is not None and node in reunion.missing:
+        turn.job = replace(turn.job, reunion=replace(reunion, missing=reunion.missing - {node}))
+
+
+def reunited(turn: Turn) -> None:
+    """Lease again when everybody has been heard, or is known to be gone."""
+    reunion = turn.job.reunion
+    if reunion is None or any(turn.job.nodes[node].is_live for node in reunion.missing):
+        return
+    turn.job = replace(turn.job, reunion=None)
+    _take(turn, turn.job.ledger, reunion.waiting)
 
 
 def _own(heard: Round, node: NodeId) -> Round:

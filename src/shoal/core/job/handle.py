@@ -159,6 +159,7 @@ def handle(job: Job, event: Event, now: datetime) -> Turned:
     if job.ended is None:
         _react(turn, event)
         data.nodes_changed(turn, job)
+        data.reunited(turn)
         data.settled(turn)
         _settle(turn)
     return turn.job, tuple(turn.effects)
@@ -192,6 +193,7 @@ def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
         case NodeLeft():
             _left(turn, node)
         case HeartbeatSeen(incarnation=incarnation, processes=processes):
+            data.heard_from(turn, node.id)
             seen = turn.job.seen.get(node.id)
             if seen is not None:
                 current = processes if incarnation == node.incarnation else seen.processes

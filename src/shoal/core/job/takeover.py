@@ -10,13 +10,14 @@ from datetime import datetime
 
 from shoal.core.job import data
 from shoal.core.job.turn import Turn
-from shoal.core.job.values import Job
+from shoal.core.job.values import Job, Reuniting
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
 
 
-def taken_over(job: Job, now: datetime, *, reason: str, term: int = 0) -> Job:
-    """The job as a new master takes it on from its records."""
+def taken_over(job: Job, now: datetime, *, reason: str, term: int = 0, is_replayed: bool = False) -> Job:
+    """The job as a new master takes it on from its records. `is_replayed`: agents were told more than those tell, and
+    will say it again."""
     if job.ended is not None:
         return job
     until = now + job.settings.suspect_after_restart
@@ -24,10 +25,12 @@ def taken_over(job: Job, now: datetime, *, reason: str, term: int = 0) -> Job:
         node: replace(known, connected=False, unheard=True, at=now, suspect_until=until)
         for node, known in job.seen.items()
     }
+    running = frozenset(node.id for node in job.nodes.values() if node.status is NodeStatus.RUNNING)
     return noted(
         replace(
             job,
             seen=seen,
+            reunion=Reuniting(missing=running) if is_replayed and running else None,
             ledger=data.taken_over(job.ledger, term, now, until),
             peer_closed=None,
             hanging=frozenset(),  # who hangs is told so again: the order may have been lost

@@ -120,6 +120,17 @@ class EarlyErrors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reuniting:
+    """Another master has taken over whose records may be older than what agents were told: until everybody has said what
+    it holds, no shard is leased, for it may be in somebody's hands, or trained."""
+
+    missing: frozenset[NodeId]
+    """Who has not been heard yet."""
+    waiting: tuple[Wake, ...] = ()
+    """Who asked meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Everything the master knows about its job. Changed only by `handle`."""
 
@@ -166,6 +177,7 @@ class Job:
     error: str | None = None
     ledger: Ledger = field(default_factory=Ledger)
     """What is trained of which dataset, and who trains what now."""
+    reunion: Reuniting | None = None
     restored: Mapping[Owner, int] = field(default_factory=dict)
     """Of each process that restored a checkpoint, the last time it did, by its own count."""
 
