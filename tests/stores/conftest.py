@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 
 from shoal.core.ports import StateStore
+from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.fake import FakeApiServer
+from shoal.platforms.kubernetes.objects import SECRETS, ObjectMeta, Secret
+from shoal.platforms.kubernetes.store import SecretStore
 from shoal.stores import FileStore, MemoryState, MemoryStore
 from shoal.stores.etcd import EtcdStore
 
@@ -21,7 +25,7 @@ BUILD = Path(__file__).parents[2] / "hack" / "etcd" / "build"
 OpenStore = Callable[[], StateStore]
 
 
-@pytest.fixture(params=["memory", "file", "etcd"])
+@pytest.fixture(params=["memory", "file", "etcd", "kubernetes"])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
     """Each call is one more master that comes to the same job's state."""
     async with AsyncExitStack() as opened:
@@ -35,6 +39,14 @@ async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 
             def one_more() -> StateStore:
                 return FileStore(tmp_path / "state")
+
+        elif request.param == "kubernetes":
+            server = await opened.enter_async_context(FakeApiServer())
+            client = await opened.enter_async_context(Client(server.access()))
+            await client.create(SECRETS, Secret(metadata=ObjectMeta(name="job-state", namespace="default")))
+
+            def one_more() -> StateStore:
+                return SecretStore(client, namespace="default", name="job-state")
 
         else:
             etcd = request.getfixturevalue("etcd")

@@ -25,7 +25,7 @@ MINOR_SECONDS = timedelta(seconds=1)
 RETRY = timedelta(seconds=5)
 """Between tries to write again after the store could not."""
 PATIENCE = timedelta(seconds=60)
-"""A store in trouble for longer keeps nobody waiting any more: an agent at its end goes, whatever becomes of its word."""
+"""A store in trouble for longer keeps nobody waiting: an agent at its end goes, whatever becomes of its last word."""
 COMPACT_BYTES = 256 * 1024
 """So many bytes of changes, and four times the snapshot's, make a new snapshot worth while."""
 
@@ -71,8 +71,8 @@ class Keeper:
         return bool(self._store.pace)
 
     async def keep(self, job: Job, *, at_once: bool = True) -> bool:
-        """Write what has changed; `at_once`: somebody is about to act upon it. Returns whether nobody needs to say again
-        what the job knows. Raises `Superseded`; nothing else."""
+        """Write what has changed; `at_once`: somebody is about to act upon it. Returns whether nobody needs to say what
+        the job knows again. Raises `Superseded`; nothing else."""
         if self._store.pace:
             return await self._keep_in_pace(job, at_once)
         await self._keep_all(job)

@@ -121,8 +121,8 @@ class EarlyErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuniting:
-    """Another master has taken over whose records may be older than what agents were told: until everybody has said what
-    it holds, no shard is leased, for it may be in somebody's hands, or trained."""
+    """A master has taken over whose records may be older than what agents were told: until everybody has said what it
+    holds, no shard is leased, for it may be in somebody's hands, or trained."""
 
     missing: frozenset[NodeId]
     """Who has not been heard yet."""
