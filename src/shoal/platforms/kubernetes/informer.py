@@ -62,7 +62,7 @@ class Informer(Generic[T]):
     ) -> None:
         """`namespace` None: all of them."""
         self.kind = kind
-        self._client = client
+        self.client = client
         self._namespace = namespace
         self._labels = labels
         self._requirements = parse_selector(labels)
@@ -117,7 +117,7 @@ class Informer(Generic[T]):
         because a create met `AlreadyExists`."""
         known = self._cache.get(namespace, name)
         try:
-            self._saw(await self._client.get(self.kind, name, namespace=namespace or None))
+            self._saw(await self.client.get(self.kind, name, namespace=namespace or None))
         except NotFound:
             if known is not None:
                 self._tell(self._cache.saw_end((namespace, name), metadata_of(known).uid))
@@ -127,7 +127,7 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Keep the cache up to date until cancelled."""
-        end = self._client.on_write(self.kind, self._wrote)
+        end = self.client.on_write(self.kind, self._wrote)
         failures = 0
         try:
             while True:
@@ -146,9 +146,7 @@ class Informer(Generic[T]):
             end()
 
     async def _list(self) -> None:
-        listing = await self._client.list(
-            self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields
-        )
+        listing = await self.client.list(self.kind, namespace=self._namespace, labels=self._labels, fields=self._fields)
         for change in self._cache.saw_all(listing.items, listing.version):
             self._tell(change)
         self._version = listing.version
@@ -181,7 +179,7 @@ class Informer(Generic[T]):
     async def _watch(self) -> int:
         """One watch, to its end. Returns how much it told."""
         told = 0
-        async with self._client.watch(
+        async with self.client.watch(
             self.kind, since=self._version, namespace=self._namespace, labels=self._labels, fields=self._fields
         ) as events:
             self._heard()
