@@ -90,7 +90,7 @@ def test_a_pod_that_is_held_starts_when_it_is_let_go(
     kwok.wait_for_pod(namespace, "held")
 
 
-def test_a_lost_host_is_tainted_and_its_pods_are_not_ready_until_it_is_back(
+def test_a_lost_host_is_tainted_and_its_pods_are_not_ready_and_cannot_be_deleted_until_it_is_back(
     kwok: Cluster, hosts: list[str], make_namespace: MakeNamespace
 ) -> None:
     namespace = make_namespace(kwok)
@@ -102,8 +102,27 @@ def test_a_lost_host_is_tainted_and_its_pods_are_not_ready_until_it_is_back(
     kwok.api.wait("/api/v1/nodes", lambda nodes: "unreachable" in taints_of(nodes, host), what="the taint")
     kwok.api.wait(pods, lambda items: "False" in [readiness(each) for each in items], what="the Pod is not ready")
 
+    kwok.api.delete(f"{pods}/worker")
+    kwok.api.create(pods, a_pod("later"))
+    assert kwok.wait_for_pod(namespace, "later")["spec"]["nodeName"] != host
+    assert "deletionTimestamp" in kwok.api.get(f"{pods}/worker")["metadata"]
+
     kwok.hosts.bring_back(host)
+    kwok.api.wait(
+        pods, lambda items: "worker" not in [each["metadata"]["name"] for each in items], what="it is deleted"
+    )
     kwok.api.wait("/api/v1/nodes", lambda nodes: not taints_of(nodes, host), what="the taint is gone")
+
+
+def test_pods_of_a_host_that_comes_back_are_ready_again(
+    kwok: Cluster, hosts: list[str], make_namespace: MakeNamespace
+) -> None:
+    namespace = make_namespace(kwok)
+    kwok.api.create(f"/api/v1/namespaces/{namespace}/pods", a_pod("worker"))
+    host = kwok.wait_for_pod(namespace, "worker")["spec"]["nodeName"]
+    kwok.hosts.lose(host)
+    kwok.hosts.bring_back(host)
+    kwok.wait_for_pod(namespace, "worker")
 
 
 def taints_of(nodes: list[Object], name: str) -> str:

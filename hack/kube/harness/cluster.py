@@ -24,11 +24,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from . import parts
 from .api import Api, ApiError, Object
 from .certificates import Authority, Signed, signing_key
 from .hosts import Hosts
 from .node import Node
-from .parts import built
 from .processes import Processes
 
 LOOPBACK = "127.0.0.1"
@@ -45,8 +45,10 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, *, simulated_hosts: bool = False, node: bool = False, kept: bool = False) -> None:
-        parts = ["kube", *(["kwok"] if simulated_hosts else []), *(["coredns", "pause"] if node else [])]
-        self.programs = built(*parts)
+        if node:
+            parts.for_a_node()
+        wanted = ["kube", *(["kwok"] if simulated_hosts else []), *(["coredns", "pause"] if node else [])]
+        self.programs = parts.built(*wanted)
         self.folder = folder
         self.processes = Processes(folder, kept=kept)
         self._users = folder / "users"

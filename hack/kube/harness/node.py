@@ -28,7 +28,7 @@ from . import images, teardown
 from .api import Api, Object
 from .certificates import Authority
 from .hosts import readiness
-from .parts import Unavailable, for_a_node
+from .parts import Unavailable
 from .processes import Processes
 
 NAME = "real"
@@ -43,7 +43,6 @@ class Node:
     """The node of one cluster. `create` makes the empty machine, `join` the node on it."""
 
     def __init__(self, processes: Processes, programs: Path) -> None:
-        for_a_node()
         self.name = NAME
         self._processes = processes
         self._programs = programs
