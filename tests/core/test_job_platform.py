@@ -5,7 +5,17 @@ from hypothesis import strategies as st
 from tests.core.job_builders import Story
 
 from shoal.core.exits import ProcessExit
-from shoal.core.job.values import Announced, LeaveNode, NodeExited, NodeLeft, NodesAnnounced, ScaleAsked
+from shoal.core.job import reconcile
+from shoal.core.job.values import (
+    AgentDisconnected,
+    Announced,
+    LeaveNode,
+    NodeExited,
+    NodeLeft,
+    NodesAnnounced,
+    PeerLost,
+    ScaleAsked,
+)
 from shoal.core.nodes import NodeId, NodeStatus
 from shoal.core.plans import NodeResource
 from shoal.core.view import JobPhase
@@ -119,3 +129,61 @@ def test_announcing_is_idempotent_and_numbers_are_never_used_twice(rounds: list[
         story.happen(said)
         assert story.job == known
         assert story.job.next_number > max((node.number for node in story.job.nodes.values()), default=-1)
+
+
+def gone(story: Story, node: str) -> None:
+    """As a killed Pod looks to its master: the socket closes, and a peer's connection to it."""
+    story.happen(AgentDisconnected(node=NodeId(node)))
+    generation = story.job.rendezvous.generation
+    story.happen(PeerLost(node=NodeId("worker-0"), incarnation=1, generation=generation, detail="closed"))
+
+
+def test_a_node_that_is_gone_is_replaced_when_the_platform_has_said_how_it_ended() -> None:
+    story = a_job(*TWO, memory=1000)
+    story.train(*TWO)
+    gone(story, "worker-1")
+    assert story.job.nodes[NodeId("worker-1")].status is NodeStatus.FAILED  # the others go on at once
+    assert story.launched() == []
+    story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
+    assert story.launched() == ["worker-2"]
+    assert story.job.nodes[NodeId("worker-2")].resource.memory == 1500
+    story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
+    assert story.launched() == ["worker-2"]
+
+
+def test_a_platform_that_does_not_say_how_a_node_ended_is_not_waited_for_long() -> None:
+    story = a_job(*TWO)
+    story.train(*TWO)
+    gone(story, "worker-1")
+    story.wait(story.job.settings.explained_after.total_seconds())
+    assert story.launched() == ["worker-2"]
+    assert story.removed() == ["worker-1"]
+
+
+def test_a_node_that_was_given_up_and_then_refused_does_not_fail_the_job() -> None:
+    story = a_job(*TWO)
+    story.train(*TWO)
+    gone(story, "worker-1")
+    story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=76)))
+    assert story.job.ending is None
+    assert story.launched() == ["worker-2"]
+
+
+def test_a_node_that_dies_while_it_leaves_is_not_replaced() -> None:
+    story = a_job(*THREE)
+    story.train(*THREE)
+    story.happen(ScaleAsked(count=2, who="the grant"))
+    story.happen(NodeExited(node=NodeId("worker-2"), exit=ProcessExit(code=137)))
+    assert story.launched() == []
+    assert story.removed() == ["worker-2"]
+    assert len([node for node in story.job.nodes.values() if node.is_live]) == 2
+
+
+def test_only_what_the_platform_has_told_of_can_be_missing() -> None:
+    story = a_job(*TWO)
+    story.train(*TWO)
+    story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137)))  # worker-2 is asked for
+    found = reconcile(story.job, [NodeId("worker-0")], known=[NodeId("worker-0")], reason="seen")
+    assert ([n.id for n in found.gone], [n.id for n in found.plan.launch_nodes]) == ([], ["worker-2"])
+    found = reconcile(story.job, [], known=[NodeId("worker-0"), NodeId("worker-2")], reason="seen")
+    assert ([n.id for n in found.gone], found.plan.launch_nodes) == (["worker-0", "worker-2"], ())

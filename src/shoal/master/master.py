@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import assert_never
@@ -84,6 +84,9 @@ TICK = timedelta(seconds=0.5)
 """Silence and hangs are looked for this often; known deadlines are met exactly."""
 MIN_WAIT = timedelta(milliseconds=1)
 """Between two ticks, also when a deadline has passed and nothing came of it: the event loop never spins."""
+ANNOUNCED_SECONDS = 5.0
+"""How long an agent is kept at the door whose node the platform has not announced yet: it may be faster than the
+announcement. After that it has to knock again."""
 _KILLED = 128 + 9
 RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Between tries of a plan that the platform could not carry out; the last one repeats."""
@@ -131,6 +134,7 @@ class Master:
         self._is_awaited = False
         """An agent is about to end and waits for its last word to be written down."""
         self._superseded: str | None = None
+        self._heard_of_nodes = asyncio.Event()
         self.term = 0
         self._scaler = scaler
         self._listeners: list[Callable[[DecisionView], None]] = []
@@ -244,7 +248,10 @@ class Master:
             return Refuse(reason=f"job {spec.name} has {spec.nproc} processes per node, this node {hello.slots}")
         if self._is_superseded(hello.term, hello.node or hello.host):
             return None
-        before, node = self._job, NodeId(hello.node) if hello.node is not None else None
+        node = NodeId(hello.node) if hello.node is not None else None
+        if node is not None and spec.platform_grows and not await self._is_announced(node):
+            return None
+        before = self._job
         self._job, answer = admit(before, node, hello.incarnation, self._clock.now())
         if isinstance(answer, Rejected):
             return Refuse(reason=answer.reason)
@@ -269,6 +276,14 @@ class Master:
             command=spec.command,
             term=self.term,
         )
+
+    async def _is_announced(self, node: NodeId) -> bool:
+        """Whether the platform has told of a node, now or in a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANNOUNCED_SECONDS):
+                while node not in self._job.nodes and self._job.ending is None:
+                    await self._heard_of_nodes.wait()
+        return node in self._job.nodes or self._job.ending is not None
 
     def _is_superseded(self, term: int, who: str) -> bool:
         """Somebody has spoken to a master with a higher term: this one must end, and says nothing more."""
@@ -331,10 +346,18 @@ class Master:
             return f"this is the master of job {self._job.spec.name}, not of {hello.job}"
         return "superseded" if self._is_superseded(hello.term, "the platform") else None
 
-    def exists(self, running: frozenset[NodeId], ended: dict[NodeId, ProcessExit]) -> None:
+    def exists(
+        self,
+        running: frozenset[NodeId],
+        ended: Mapping[NodeId, ProcessExit],
+        known: frozenset[NodeId] | None = None,
+    ) -> None:
+        """What there is on the platform; `known`: see `reconcile`."""
         for node, exit in ended.items():
-            self._node_exited(node, exit)
-        found = reconcile(self._job, running, reason="the platform came back without them")
+            told = self._job.nodes.get(node)
+            if told is not None and (told.is_live or node in self._job.unexplained):
+                self._node_exited(node, exit)
+        found = reconcile(self._job, running, known=known, reason="the platform came back without them")
         for lost in found.gone:
             self._node_exited(lost.id, ProcessExit(code=_KILLED))
         if not found.plan.is_empty:
@@ -350,6 +373,8 @@ class Master:
         """The platform has added these nodes by itself, or is about to."""
         if any(each.node not in self._job.nodes for each in nodes):
             self._happen(NodesAnnounced(nodes=nodes))
+            self._heard_of_nodes.set()
+            self._heard_of_nodes = asyncio.Event()
 
     def stop_order(self, order: StopOrder) -> None:
         grace = None if order.grace_seconds is None else timedelta(seconds=max(0.0, order.grace_seconds))

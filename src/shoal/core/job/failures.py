@@ -14,7 +14,7 @@ from shoal.core.hang import (
     decide_hang,
 )
 from shoal.core.job.members import replace_node, staying
-from shoal.core.job.turn import Turn
+from shoal.core.job.turn import Turn, without
 from shoal.core.job.values import (
     DumpStacks,
     EarlyErrors,
@@ -26,6 +26,7 @@ from shoal.core.job.values import (
     RestartNode,
     Scale,
     StopNode,
+    Unexplained,
 )
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
 from shoal.core.plans import ScalePlan
@@ -42,6 +43,8 @@ from shoal.core.recovery import (
 from shoal.core.view import JobPhase
 from shoal.core.world import Break, Standing, WorldMember
 
+_WORTH_KNOWING = frozenset({ExitCause.OOM, ExitCause.HARDWARE, ExitCause.USER_ERROR})
+"""What the platform may say of a node that had been given up: other ends may be our own doing, or say nothing."""
 _CRITICAL = frozenset({Role.PS, Role.CHIEF, Role.EVALUATOR, Role.MASTER})
 
 
@@ -81,10 +84,70 @@ def node_lost(turn: Turn, node_id: NodeId, cause: ExitCause, detail: str) -> Non
         turn.move(node_id, NodeStatus.FAILED, reason)
         fail(turn, reason)
         return
+    member = turn.job.rendezvous.members.get(node_id)
+    if member is not None and member.leaving:
+        reason = f"{node_id}: {detail} while it was leaving"
+        turn.say(reason)
+        _take_out(turn, node, NodeStatus.DELETED, cause, reason)
+        turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(node,), reason=reason)))
+        return
+    if cause is ExitCause.GONE and turn.job.spec.platform_grows and not node.external:
+        _await_word(turn, node, detail)
+        return
     _recover(turn, node, cause, detail, node_lost=True, uptime=turn.now - node.since)
 
 
-def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost: bool, uptime: timedelta) -> None:
+def _await_word(turn: Turn, node: Node, detail: str) -> None:
+    """It is gone, and the others go on without it; the platform will say how it ended, and then it is replaced: one that
+    ran out of memory must come back with more."""
+    reason = f"{node.id}: {detail}; the platform will say how it ended"
+    turn.say(reason)
+    committed = turn.job.rendezvous.committed
+    was_fallout = _is_fallout(turn.job, node)
+    _take_out(turn, node, NodeStatus.FAILED, ExitCause.GONE, reason)
+    lost = Unexplained(
+        until=turn.now + turn.job.settings.explained_after,
+        detail=detail,
+        uptime=turn.now - node.since,
+        fallout=was_fallout,
+        newcomer=_is_newcomer(turn.job, node),
+    )
+    turn.job = replace(
+        turn.job,
+        unexplained={**turn.job.unexplained, node.id: lost},
+        fallen=committed.generation if committed is not None else 0,
+    )
+
+
+def explained(turn: Turn, node_id: NodeId, exit: ProcessExit | None) -> None:
+    """The platform says how a node ended that had been given up; None: it says nothing, for too long."""
+    lost = turn.job.unexplained[node_id]
+    turn.job = replace(turn.job, unexplained=without(turn.job.unexplained, node_id))
+    if turn.job.ending is not None:
+        return
+    cause, detail = ExitCause.GONE, lost.detail
+    if exit is not None and cause_of(exit) in _WORTH_KNOWING:
+        cause, detail = cause_of(exit), f"{lost.detail}; it ended with {describe(exit)}"
+    _recover(turn, turn.job.nodes[node_id], cause, detail, node_lost=True, uptime=lost.uptime, lost=lost)
+
+
+def check_explained(turn: Turn) -> None:
+    for node, lost in turn.job.unexplained.items():
+        if turn.now >= lost.until and not turn.is_ending:
+            explained(turn, node, None)
+
+
+def _recover(
+    turn: Turn,
+    node: Node,
+    cause: ExitCause,
+    detail: str,
+    *,
+    node_lost: bool,
+    uptime: timedelta,
+    lost: Unexplained | None = None,
+) -> None:
+    """`lost`: it was taken out of everything when it went, and as it was then it is judged."""
     job = turn.job
     settings = job.settings.recovery
     if job.gain.step is None and uptime >= settings.quick_death:
@@ -96,9 +159,9 @@ def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost
         detail=detail,
         node_lost=node_lost,
         can_replace=not node.external,
-        critical=node.role in _CRITICAL or len(staying(job)) - 1 < job.spec.min_nodes,
-        fallout=_is_fallout(job, node),
-        newcomer=_is_newcomer(job, node),
+        critical=node.role in _CRITICAL or len(staying(job)) - (lost is None) < job.spec.min_nodes,
+        fallout=_is_fallout(job, node) if lost is None else lost.fallout,
+        newcomer=_is_newcomer(job, node) if lost is None else lost.newcomer,
         host=node.host,
         memory=node.resource.memory,
         memory_limit=job.spec.memory_limit,
@@ -107,7 +170,8 @@ def _recover(turn: Turn, node: Node, cause: ExitCause, detail: str, *, node_lost
     if not (failure.fallout and cause is ExitCause.USER_ERROR):
         _count(turn, node.seat, budget, decision)
     committed = job.rendezvous.committed
-    turn.job = replace(turn.job, fallen=committed.generation if committed is not None else 0)
+    if lost is None:
+        turn.job = replace(turn.job, fallen=committed.generation if committed is not None else 0)
     turn.say(decision.reason)
     match decision:
         case RestartProcesses():
@@ -174,6 +238,8 @@ def _restart_processes(turn: Turn, node: Node, reason: str) -> None:
 
 
 def _take_out(turn: Turn, node: Node, to: NodeStatus, cause: ExitCause, reason: str) -> None:
+    if not node.is_live:
+        return  # it was given up before
     if node.status is not NodeStatus.RUNNING:
         to = NodeStatus.FAILED  # it never ran, so it cannot have ended well
     turn.put(replace(turn.job.nodes[node.id], exit_cause=cause))

@@ -179,6 +179,8 @@ def _react(turn: Turn, event: Event) -> None:
             node = turn.job.nodes.get(event.node)
             if node is not None and node.is_live:
                 _react_to_node(turn, event, node)
+            elif isinstance(event, NodeExited) and event.node in turn.job.unexplained:
+                failures.explained(turn, event.node, event.exit)
 
 
 def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
@@ -411,6 +413,7 @@ def _tick(turn: Turn, late: timedelta) -> None:
     for node, why in _gone(turn.job, turn.now):
         if not turn.is_ending:
             failures.node_lost(turn, node, ExitCause.GONE, why)
+    failures.check_explained(turn)
     if turn.is_ending:
         return
     _check_broken(turn)
@@ -476,6 +479,7 @@ def deadline(job: Job) -> datetime | None:
     if job.ending is not None:
         return job.end_by
     times = [world.deadline(job.rendezvous), job.early.until if job.early else None, ledger.deadline(job.ledger)]
+    times += [lost.until for lost in job.unexplained.values()]
     times += [seen.suspect_until for seen in job.seen.values() if seen.suspect_until is not None]
     if job.peer_closed is not None:
         times.append(job.peer_closed + job.settings.broken_after)

@@ -55,14 +55,25 @@ class Reconciled:
     plan: ScalePlan
 
 
-def reconcile(job: Job, existing: Collection[NodeId], *, reason: str) -> Reconciled:
-    """What to do about a platform on which just these nodes exist. Nodes that joined by themselves are not its."""
+def reconcile(
+    job: Job, existing: Collection[NodeId], *, reason: str, known: Collection[NodeId] | None = None
+) -> Reconciled:
+    """What to do about a platform on which just these nodes exist. Nodes that joined by themselves are not its.
+
+    `known`: what the platform tells may be older than what the job knows, but these it has told of before: only of
+    them does it mean an end that they are not there, and it does whether or not they ever ran.
+    """
     ours = [node for node in job.nodes.values() if not node.external]
     missing = [node for node in ours if node.is_live and node.id not in existing]
+    if known is None:
+        gone = [node for node in missing if node.status is NodeStatus.RUNNING]
+    else:
+        gone = [node for node in missing if node.id in known]
+    ended = {node.id for node in gone}
     return Reconciled(
-        gone=tuple(node for node in missing if node.status is NodeStatus.RUNNING),
+        gone=tuple(gone),
         plan=ScalePlan(
-            launch_nodes=tuple(node for node in missing if node.status is NodeStatus.PENDING),
+            launch_nodes=tuple(n for n in missing if n.status is NodeStatus.PENDING and n.id not in ended),
             remove_nodes=tuple(node for node in ours if not node.is_live and node.id in existing),
             reason=reason,
         ),

@@ -60,6 +60,9 @@ class JobSettings:
     """How long the first error before the first step is held back, to see whether every rank has it."""
     early_plain: timedelta = timedelta(seconds=5)
     """A process of a plain script, which reports no steps, counts as before its first one when it died younger."""
+    explained_after: timedelta = timedelta(seconds=5)
+    """How long a platform that adds nodes by itself has to say how one ended that is gone. The kubelet tells within a
+    second or two; only the replacement waits for it."""
     pending_timeout: timedelta = timedelta(minutes=15)
     """How long the job may have fewer nodes than its minimum."""
     grace: timedelta = timedelta(seconds=15)
@@ -131,6 +134,18 @@ class Reuniting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unexplained:
+    """A node that is gone, of which the platform has not said how it ended."""
+
+    until: datetime
+    """Then it is replaced all the same."""
+    detail: str
+    uptime: timedelta
+    fallout: bool
+    newcomer: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Everything the master knows about its job. Changed only by `handle`."""
 
@@ -178,6 +193,7 @@ class Job:
     ledger: Ledger = field(default_factory=Ledger)
     """What is trained of which dataset, and who trains what now."""
     reunion: Reuniting | None = None
+    unexplained: Mapping[NodeId, Unexplained] = field(default_factory=dict)
     restored: Mapping[Owner, int] = field(default_factory=dict)
     """Of each process that restored a checkpoint, the last time it did, by its own count."""
 
