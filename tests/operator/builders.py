@@ -9,6 +9,7 @@ from shoal.api import ElasticJob
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import normalise
 from shoal.api.resources import Resource
+from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.crew import pod_name
 from shoal.operator.plan import JobPlan, plan_job
 from shoal.operator.settings import JobTimes, OperatorSettings
@@ -20,8 +21,6 @@ from shoal.operator.snapshot import (
     PlanKind,
     PlanSeen,
     PodOrder,
-    PodPhase,
-    PodSeen,
     RoleAsk,
     Snapshot,
     Training,

@@ -1,5 +1,6 @@
 """What the operator decides about one job, look by look."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -19,8 +20,9 @@ from tests.operator.world import World
 
 from shoal.api.elasticjob import Role
 from shoal.api.resources import Resource
+from shoal.core.pods import Trouble
 from shoal.operator.memory import MemberState
-from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, RoleAsk, Training, Trouble
+from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, RoleAsk, Training
 
 RUNS = Training(phase="running")
 W = Role.WORKER
@@ -89,7 +91,11 @@ def test_a_settled_job_asks_for_nothing() -> None:
     world = a_world(3, answers=True)
     plan = world.step()
     assert plan.status == world.job.status
-    assert not (plan.create or plan.delete or plan.ensure or plan.plan_statuses or plan.notices)
+    assert not (plan.create)
+    assert not (plan.delete)
+    assert not (plan.ensure)
+    assert not (plan.plan_statuses)
+    assert not (plan.notices)
     assert plan.recheck_at is None
 
 
@@ -108,7 +114,9 @@ def test_a_job_that_is_not_ours_to_run_is_left_alone(deleting: bool) -> None:
     job = a_job(worker=a_role(replicas=2), managedBy=None if deleting else "kueue")
     plan = a_plan_for(replace(job, deleting=deleting))
     assert plan.status == JobStatus()
-    assert not (plan.create or plan.ensure or plan.delete)
+    assert not (plan.create)
+    assert not (plan.ensure)
+    assert not (plan.delete)
 
 
 def test_a_spec_that_cannot_be_read_is_said_and_nothing_is_made() -> None:
@@ -116,7 +124,8 @@ def test_a_spec_that_cannot_be_read_is_said_and_nothing_is_made() -> None:
     plan = a_plan_for(job)
     assert plan.status.conditions["Degraded"].message == "spec.worker.template: required"
     assert plan.status.observed_generation == 4
-    assert not (plan.create or plan.ensure)
+    assert not (plan.create)
+    assert not (plan.ensure)
 
 
 # Asks ----------------------------------------------------------------------------------------------------------------
@@ -627,7 +636,7 @@ def test_a_master_that_never_gets_ready_is_followed_ever_later() -> None:
         world.step()
         world.vanish()
         world.passes(1)
-    gaps = [after - before for before, after in zip(begun, begun[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(begun)]
     assert gaps[:5] == sorted(gaps[:5])
     assert max(gaps) <= 62
     assert condition(world, "Degraded") == ("True", "MasterFailing")

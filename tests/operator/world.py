@@ -9,14 +9,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from tests.operator.builders import NOW, SETTINGS, a_job
 
-from shoal.api.elasticjob import Role
+from shoal.api.elasticjob import ElasticJobStatus, Role
+from shoal.api.labels import ROLE, TERM
+from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.memory import MemberState
-from shoal.operator.objects import ROLE, TERM
 from shoal.operator.plan import JobPlan, plan_job
+from shoal.operator.reading import job_status
 from shoal.operator.settings import OperatorSettings
-from shoal.operator.snapshot import JobSeen, PlanSeen, PodPhase, PodSeen, Snapshot
+from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot
+from shoal.operator.writing import write_job
 
 
 class World:
@@ -66,6 +70,8 @@ class World:
     def _acts(self, plan: JobPlan) -> list[Callable[[], None]]:
         acts: list[Callable[[], None]] = []
         for ask, status in plan.plan_statuses.items():
+            if self.plans[ask].status == status:
+                continue
             acts.append(lambda ask=ask, status=status: self._write_plan(ask, status))
         if plan.status != self.job.status:
             acts.append(lambda: self._write(plan))
@@ -78,7 +84,8 @@ class World:
         return acts
 
     def _write(self, plan: JobPlan) -> None:
-        self.job = replace(self.job, status=plan.status)
+        there = msgspec.convert(write_job(self.job, plan.status), ElasticJobStatus)
+        self.job = replace(self.job, status=job_status(there))
         self.notices += [notice.reason for notice in plan.notices]
 
     def _write_plan(self, ask: str, status: Any) -> None:

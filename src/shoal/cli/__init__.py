@@ -45,6 +45,10 @@ def _dispatch(words: Sequence[str]) -> int:
             from shoal.cli import master
 
             return master.main(rest)
+        case ["operator", *rest]:
+            from shoal.cli import operator
+
+            return operator.main(rest)
         case ["bring", *rest]:
             from shoal.cli import bring
 

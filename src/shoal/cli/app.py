@@ -40,6 +40,14 @@ def run(context: typer.Context) -> None:
     raise typer.Exit(run.main(context.args))
 
 
+@app.command(context_settings=PASSED_ON)
+def operator(context: typer.Context) -> None:
+    """Run ElasticJobs in a cluster: the process that the chart installs."""
+    from shoal.cli import operator
+
+    raise typer.Exit(operator.main(context.args))
+
+
 @app.command(context_settings=PASSED_ON, hidden=True)
 def agent(context: typer.Context) -> None:
     """Be one node of a job."""

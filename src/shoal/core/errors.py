@@ -7,6 +7,9 @@ ShoalError
 ├── ProtocolError        bytes that are not a message of ours, or one too many
 ├── Disconnected         the connection ended; a new one may work
 ├── PlatformUnavailable  the platform did not do it this time; a retry may
+├── Outdated             the object has changed since we read it: read again, decide again
+├── NameTaken            an object of that name is there and belongs to somebody else; it is left alone
+├── Denied               the platform refuses: a quota, a permission, a namespace that is being deleted
 ├── StateUnavailable     the job's state could not be written or read this time; a retry may work
 ├── StateUnreadable      the job's state is there and not for this release to read: damaged, newer, or not ours
 ├── StateTaken           somebody who is alive owns the state: one job, one master
@@ -40,6 +43,22 @@ class Disconnected(ShoalError):
 
 class PlatformUnavailable(ShoalError):
     """The platform could not carry out a call now."""
+
+
+class Outdated(ShoalError):
+    """Somebody changed the object since it was read; what was decided on the strength of it is void."""
+
+
+class NameTaken(ShoalError):
+    """An object of the wanted name exists and is not ours."""
+
+
+class Denied(ShoalError):
+    """The platform understood and refused. `reason` is one word for it; the text has the platform's own."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class StateUnavailable(ShoalError):

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from shoal.api.elasticjob import Role
 from shoal.api.resources import Resource
+from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.memory import SILENT, Member, MemberState, Memory
-from shoal.operator.snapshot import PodPhase, PodSeen
 
 _KILLED = frozenset({137, 143})
 """Exit codes of Pods that were ended from outside."""

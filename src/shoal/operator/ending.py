@@ -11,11 +11,12 @@ from datetime import datetime
 
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec
+from shoal.core.pods import PodSeen
 from shoal.operator.crew import Crew
 from shoal.operator.members import MasterLooks
 from shoal.operator.memory import Member, MemberState
 from shoal.operator.settings import OperatorSettings
-from shoal.operator.snapshot import PodSeen, Training, TrainingPhase
+from shoal.operator.snapshot import Training, TrainingPhase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from shoal.core.pods import PodSeen
 from shoal.operator.members import MasterLooks
 from shoal.operator.memory import MasterRecord
 from shoal.operator.settings import JobTimes
-from shoal.operator.snapshot import PodSeen, Training
+from shoal.operator.snapshot import Training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from shoal.api.elasticjob import API_VERSION, KIND
+from shoal.api.labels import GROUP, JOB_NAME, JOB_UID, MASTER, ROLE, TERM
 from shoal.api.scaleplan import JOB_LABEL, TYPE_LABEL, ScaleType
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen
@@ -20,11 +21,6 @@ from shoal.wire.tokens import JobKeys, Purpose
 
 Manifest = dict[str, Any]
 
-GROUP = "elastic.iml.github.io"
-JOB_NAME, JOB_UID, ROLE, RANK_HINT, TERM = (
-    f"{GROUP}/{name}" for name in ("job-name", "job-uid", "role", "rank-hint", "term")
-)
-MASTER = "master"
 MANAGER = "shoal-operator"
 FORM = "1"
 """The form of the fixed objects. Raised when they change, so that existing jobs get the new ones."""

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from shoal.api.elasticjob import JobCondition, Role
 from shoal.api.jobspec import JobSpec
+from shoal.core.pods import PodSeen
 from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
 from shoal.operator.crew import Crew
 from shoal.operator.ending import Ending, decide_end, plan_cleanup
@@ -22,17 +23,7 @@ from shoal.operator.moves import advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of, service
 from shoal.operator.pods import master_pod, member_pod
 from shoal.operator.settings import OperatorSettings
-from shoal.operator.snapshot import (
-    Condition,
-    JobSeen,
-    JobStatus,
-    PlanSeen,
-    PlanStatus,
-    PodPhase,
-    PodSeen,
-    RoleCounts,
-    Snapshot,
-)
+from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanSeen, PlanStatus, RoleCounts, Snapshot
 from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
 from shoal.operator.verdicts import judge, judge_over, report
 
@@ -60,7 +51,7 @@ class Notice:
 class JobPlan:
     status: JobStatus
     plan_statuses: Mapping[str, PlanStatus] = field(default_factory=dict)
-    """By `PlanSeen.ask`; only what differs from what stands there."""
+    """By `PlanSeen.ask`."""
     ensure: tuple[Manifest, ...] = ()
     """Fixed objects that should exist as they are here."""
     form: str | None = None
@@ -221,9 +212,8 @@ class _Decision:
         return made
 
     def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
-        changed = {}
-        for plan in self.snapshot.plans:
-            verdict = judge(
+        return {
+            plan.ask: judge(
                 plan,
                 asks,
                 status.memory,
@@ -232,9 +222,8 @@ class _Decision:
                 pods=report(self.crew.members, self.crew.pods) if plan.auto else (),
                 now=self.now,
             )
-            if verdict != plan.status:
-                changed[plan.ask] = verdict
-        return changed
+            for plan in self.snapshot.plans
+        }
 
     def _notices(self, status: JobStatus) -> tuple[Notice, ...]:
         said = tuple(Notice(reason=reason, note=note, warning=reason in _WARNINGS) for reason, note in self.crew.said)
@@ -291,7 +280,7 @@ def _summed(status: JobStatus, snapshot: Snapshot, job: JobSeen) -> JobStatus:
 
 
 def _runs(pod: PodSeen | None) -> bool:
-    return pod is not None and pod.phase is PodPhase.RUNNING and not pod.deleting
+    return pod is not None and pod.is_running
 
 
 def _after_the_end(snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings, *, now: datetime) -> JobPlan:
@@ -308,11 +297,7 @@ def _after_the_end(snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings
         now=now,
     )
     status = _summed(replace(job.status, memory=replace(job.memory, members=crew.members)), snapshot, job)
-    verdicts = {
-        plan.ask: verdict
-        for plan in snapshot.plans
-        if not plan.auto and (verdict := judge_over(plan, job.name, now=now)) != plan.status
-    }
+    verdicts = {plan.ask: judge_over(plan, job.name, now=now) for plan in snapshot.plans if not plan.auto}
     return JobPlan(
         status=status,
         plan_statuses=verdicts,

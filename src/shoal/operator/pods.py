@@ -12,23 +12,12 @@ from typing import Any
 
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds
+from shoal.api.labels import MASTER, RANK_HINT, ROLE, TERM
 from shoal.api.quantities import format_cores, format_mebibytes
 from shoal.api.resources import Resource, of_template
 from shoal.operator.masters import master_name
 from shoal.operator.memory import Member
-from shoal.operator.objects import (
-    MASTER,
-    RANK_HINT,
-    ROLE,
-    TERM,
-    Manifest,
-    certificate,
-    labels,
-    metadata,
-    owner,
-    service_name,
-    token_name,
-)
+from shoal.operator.objects import Manifest, certificate, labels, metadata, owner, service_name, token_name
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen
 

@@ -57,4 +57,6 @@ class OperatorSettings:
     """The PriorityClass of a role's `priority`."""
     operator_namespace: str | None = None
     """Where the operator runs: its Pods may reach a job's master."""
+    parallel_writes: int = 32
+    """Calls that create or delete Pods at once, of all jobs together. The API server gains nothing beyond that."""
     times: JobTimes = JobTimes()

@@ -12,6 +12,7 @@ from enum import StrEnum
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec
 from shoal.api.resources import Resource
+from shoal.core.pods import PodSeen, Trouble
 from shoal.operator.memory import SILENT, Memory
 
 
@@ -224,48 +225,6 @@ class PlanSeen:
     @property
     def title(self) -> str:
         return f"{self.kind} {self.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Why a Pod does not get to run, or what the API server answered when we last tried to act for the job: in a word
-    to alert on, and in a sentence with the words of whoever refused."""
-
-    reason: str
-    message: str
-
-
-class PodPhase(StrEnum):
-    PENDING = "Pending"
-    RUNNING = "Running"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
-    name: str
-    uid: str
-    role: Role | None
-    """None: it is a master."""
-    id: int
-    """Of a master: its term."""
-    rank: int = 0
-    phase: PodPhase = PodPhase.PENDING
-    ready: bool = False
-    deleting: bool = False
-    created_at: datetime
-    exit_code: int | None = None
-    oom_killed: bool = False
-    reason: str = ""
-    host: str = ""
-    resource: Resource = SILENT
-    trouble: Trouble | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

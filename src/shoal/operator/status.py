@@ -10,10 +10,11 @@ from datetime import datetime
 
 from shoal.api.elasticjob import JobCondition, Role
 from shoal.api.meta import ConditionStatus
+from shoal.core.pods import PodSeen, Trouble
 from shoal.operator.asks import ROLES, Asks
 from shoal.operator.ending import Ending
 from shoal.operator.memory import Member, MemberState, Memory, MoveState
-from shoal.operator.snapshot import Condition, PodPhase, PodSeen, Training, Trouble
+from shoal.operator.snapshot import Condition, Training
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 LONGEST = 1024
@@ -97,7 +98,7 @@ def say(
 
 
 def _runs(pod: PodSeen | None) -> bool:
-    return pod is not None and pod.phase is PodPhase.RUNNING and not pod.deleting
+    return pod is not None and pod.is_running
 
 
 def _admitted(memory: Memory, asks: Asks, *, suspended: bool) -> Said:

@@ -9,10 +9,11 @@ from datetime import datetime
 
 from shoal.api.elasticjob import Role
 from shoal.api.scaleplan import PlanCondition
+from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.asks import Asks
 from shoal.operator.members import Refusal
 from shoal.operator.memory import Member, MemberState, Memory, MoveState
-from shoal.operator.snapshot import Done, Key, PlanSeen, PlanStatus, PodPhase, PodReport, PodSeen, RoleCounts, Trim
+from shoal.operator.snapshot import Done, Key, PlanSeen, PlanStatus, PodReport, RoleCounts, Trim
 from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said, conditions
 
 _GONE = "Deleted"

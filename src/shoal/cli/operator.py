@@ -1,0 +1,289 @@
+"""`shoal operator`: the process that turns ElasticJobs into Pods, in a cluster or beside one with a kubeconfig.
+
+Any number of them may run; one leads, the others keep their caches warm. It serves /metrics, /healthz and /readyz.
+SIGTERM ends it in good order: what is under way is broken off (the next one repairs it), the lease is given up, events
+that wait are written. Every flag is also `SHOAL_OPERATOR_<FLAG>`.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from shoal.cli.flags import Flag, Given, as_choice, as_int, as_seconds, read, with_defaults
+from shoal.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from shoal.operator.metrics import OperatorMetrics
+    from shoal.operator.settings import OperatorSettings
+    from shoal.platforms.kubernetes.access import Access
+    from shoal.platforms.kubernetes.client import Client
+    from shoal.platforms.kubernetes.elector import Elector, ElectorSettings
+
+log = logging.getLogger("shoal.operator")
+
+PREFIX = "SHOAL_OPERATOR_"
+CLUSTER, JOBS, LEADER, PROCESS = "The cluster", "What jobs get", "Who leads", "The process"
+
+# fmt: off
+FLAGS: tuple[Flag, ...] = (
+    Flag(name="namespace", short="n", metavar="NAME|all", default="all", group=CLUSTER, help="Whose jobs to run."),
+    Flag(name="kubeconfig", metavar="FILE", group=CLUSTER, help="Default: as kubectl finds it, or the Pod's account."),
+    Flag(name="context", metavar="NAME", group=CLUSTER, help="Which context of the kubeconfig."),
+    Flag(name="skip-checks", group=CLUSTER, help="Start without a look at definitions, permissions, other operators."),
+    Flag(name="image", metavar="IMAGE", default="shoal:latest", group=JOBS,
+         help="Shoal's own image, of masters and of the agents that are brought along."),
+    Flag(name="image-pull-policy", metavar="POLICY", default="IfNotPresent", group=JOBS, help="Of that image."),
+    Flag(name="install-key", metavar="NAME", default="shoal-install-key", group=JOBS,
+         help="The Secret with the key that tokens are made from; made when it is missing."),
+    Flag(name="silence", metavar="SECONDS", default="60", group=JOBS,
+         help="No master answers for so long: failed members are replaced without its word."),
+    Flag(name="drain", metavar="SECONDS", default="120", group=JOBS,
+         help="What a master gets to drain members that have to leave."),
+    Flag(name="ending", metavar="SECONDS", default="30", group=JOBS,
+         help="What Pods get to end by themselves when their job is over."),
+    Flag(name="home", metavar="NAMESPACE", group=LEADER,
+         help="Where the lease and the install key are. Default: POD_NAMESPACE, or default."),
+    Flag(name="lease", metavar="NAME", default="shoal-operator", group=LEADER, help="The lease's name."),
+    Flag(name="lease-seconds", metavar="SECONDS", default="15", group=LEADER, help="How long a lease lasts unrenewed."),
+    Flag(name="renew-seconds", metavar="SECONDS", default="10", group=LEADER, help="How long a leader trusts it."),
+    Flag(name="retry-seconds", metavar="SECONDS", default="2", group=LEADER, help="Between tries."),
+    Flag(name="listen", metavar="HOST:PORT", default="127.0.0.1:8080", group=PROCESS,
+         help="Where /metrics, /healthz and /readyz are served; port 0: any."),
+    Flag(name="workers", metavar="N", default="16", group=PROCESS, help="Jobs that are worked on at once."),
+    Flag(name="parallel-writes", metavar="N", default="32", group=PROCESS, help="Pods created or deleted at once."),
+    Flag(name="log-level", metavar="LEVEL", default="info", group=PROCESS, help="debug, info or warning."),
+)
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorConfig:
+    """What one operator was told, taken apart and checked."""
+
+    namespace: str | None
+    image: str
+    image_pull_policy: str
+    install_key: str
+    home: str
+    lease: str
+    identity: str
+    lease_seconds: float
+    renew_seconds: float
+    retry_seconds: float
+    host: str
+    port: int
+    workers: int
+    parallel_writes: int
+    silence: timedelta
+    drain: timedelta
+    ending: timedelta
+    checks: bool
+
+    def settings(self, install_key: bytes) -> "OperatorSettings":
+        from shoal.operator.settings import JobTimes, OperatorSettings
+
+        return OperatorSettings(
+            image=self.image,
+            image_pull_policy=self.image_pull_policy,
+            install_key=install_key,
+            operator_namespace=self.home,
+            parallel_writes=self.parallel_writes,
+            times=JobTimes(silence=self.silence, drain=self.drain, ending=self.ending),
+        )
+
+    def election(self) -> "ElectorSettings":
+        from shoal.platforms.kubernetes.elector import ElectorSettings
+
+        try:
+            return ElectorSettings(
+                lease_seconds=self.lease_seconds, renew_seconds=self.renew_seconds, retry_seconds=self.retry_seconds
+            )
+        except ValueError as exc:
+            raise BadInput(f"--lease-seconds, --renew-seconds, --retry-seconds: {exc}") from exc
+
+
+def main(line: Sequence[str]) -> int:
+    said = read(line, os.environ, FLAGS, PREFIX)
+    if said.help:
+        from shoal.cli.help import print_help
+
+        print_help("shoal operator [FLAGS]", "Run ElasticJobs, ScalePlans and JobResources in a cluster.", FLAGS)
+        return 0
+    if said.script is not None:
+        raise BadInput(f"shoal operator takes flags only, got {said.script!r}")
+    given = with_defaults(said.values, FLAGS)
+    config = configured(given, os.environ)
+    level = as_choice(given["log_level"], ("debug", "info", "warning"))
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    from shoal.cli.kube_access import access_from
+
+    access = access_from(os.environ, kubeconfig=_text(given, "kubeconfig"), context=_text(given, "context"))
+    return asyncio.run(_until_told(config, access))
+
+
+def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> OperatorConfig:
+    """Raises `BadInput`."""
+    namespace = given["namespace"].text
+    host, _, port = given["listen"].text.rpartition(":")
+    if not host:
+        raise BadInput(f"--listen wants HOST:PORT, got {given['listen'].text!r}")
+    name = environment.get("POD_NAME") or socket.gethostname()
+    return OperatorConfig(
+        namespace=None if namespace in ("all", "") else namespace,
+        image=given["image"].text,
+        image_pull_policy=as_choice(given["image_pull_policy"], ("Always", "IfNotPresent", "Never")),
+        install_key=given["install_key"].text,
+        home=_text(given, "home") or environment.get("POD_NAMESPACE") or "default",
+        lease=given["lease"].text,
+        identity=f"{name}_{secrets.token_hex(4)}",
+        lease_seconds=as_seconds(given["lease_seconds"], zero=False),
+        renew_seconds=as_seconds(given["renew_seconds"], zero=False),
+        retry_seconds=as_seconds(given["retry_seconds"], zero=False),
+        host=host.strip("[]"),
+        port=as_int(Given(text=port, source="--listen"), at_least=0),
+        workers=as_int(given["workers"], at_least=1),
+        parallel_writes=as_int(given["parallel_writes"], at_least=1),
+        silence=timedelta(seconds=as_seconds(given["silence"])),
+        drain=timedelta(seconds=as_seconds(given["drain"])),
+        ending=timedelta(seconds=as_seconds(given["ending"])),
+        checks="skip_checks" not in given,
+    )
+
+
+async def _until_told(config: OperatorConfig, access: "Access") -> int:
+    """Run until a signal says that it is enough."""
+    running = asyncio.create_task(serve(config, access))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    with suppress(asyncio.CancelledError):
+        await running
+    return 0
+
+
+async def serve(config: OperatorConfig, access: "Access") -> None:
+    """Be one of the operators of a cluster, until cancelled."""
+    from shoal.operator.metrics import OperatorMetrics
+    from shoal.platforms.kubernetes.client import Client
+    from shoal.platforms.kubernetes.elector import Elector
+    from shoal.platforms.kubernetes.installation import check_installation
+    from shoal.platforms.kubernetes.transport import ClientSettings
+
+    metrics = OperatorMetrics()
+    settings = ClientSettings(user_agent="shoal-operator", concurrency=max(32, config.parallel_writes + 8))
+    async with Client(access, settings=settings, observe=metrics.called) as client:
+        if config.checks:
+            await check_installation(client, namespace=config.namespace)
+        install_key = await obtain_install_key(client, config.home, config.install_key)
+        elector = Elector(
+            client, name=config.lease, namespace=config.home, identity=config.identity, settings=config.election()
+        )
+        await _serve(config, client, elector, config.settings(install_key), metrics)
+
+
+async def _serve(
+    config: OperatorConfig,
+    client: "Client",
+    elector: "Elector",
+    settings: "OperatorSettings",
+    metrics: "OperatorMetrics",
+) -> None:
+    from aiohttp import web
+
+    from shoal.operator.http import application
+    from shoal.operator.objects import MANAGER
+    from shoal.operator.operator import Operator
+    from shoal.operator.snapshot import Key
+    from shoal.platforms.kubernetes.cluster import KubernetesCluster
+    from shoal.platforms.kubernetes.events import Recorder
+    from shoal.platforms.kubernetes.workqueue import WorkQueue
+
+    recorder = Recorder(client, controller=MANAGER, instance=config.identity)
+    cluster = KubernetesCluster(
+        client,
+        recorder=recorder,
+        manager=MANAGER,
+        namespace=config.namespace,
+        writer=client.fenced(elector.check),
+    )
+    operator = Operator(cluster, settings, metrics=metrics, clock=lambda: datetime.now(UTC))
+    queue: WorkQueue[Key] = WorkQueue(refill=lambda: [Key(*each) for each in cluster.known_jobs()])
+
+    def wake(namespace: str, name: str) -> None:
+        queue.add(Key(namespace, name))
+
+    cluster.on_wake(wake)
+
+    async def lead() -> None:
+        await cluster.synced()
+        for each in cluster.known_jobs():
+            queue.add(Key(*each))
+        await queue.work(operator.look, workers=config.workers)
+
+    app = application(
+        metrics=lambda: metrics.text(
+            cluster.jobs(),
+            staleness={informer.kind.plural: informer.staleness() for informer in cluster.informers},
+            waiting=len(queue),
+            leads=elector.is_leader(),
+        ),
+        unhealthy=lambda: None,
+        unready=lambda: None if cluster.has_synced else "the caches are not filled yet",
+    )
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, config.host, config.port).start()
+        log.info("serves http://%s:%d/metrics", *runner.addresses[0][:2])
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(cluster.run())
+            tasks.create_task(recorder.run())
+            tasks.create_task(_measure_lag(metrics))
+            tasks.create_task(elector.run(lead))
+    finally:
+        await recorder.flush()
+        await runner.cleanup()
+
+
+async def obtain_install_key(client: "Client", namespace: str, name: str) -> bytes:
+    """The key that all tokens are made from: the one in the Secret, or a new one that is put there."""
+    from shoal.platforms.kubernetes.errors import AlreadyExists, NotFound
+    from shoal.platforms.kubernetes.objects import SECRETS, ObjectMeta, Secret
+
+    try:
+        found = await client.get(SECRETS, name, namespace=namespace)
+    except NotFound:
+        made = Secret(
+            metadata=ObjectMeta(name=name, namespace=namespace), type="Opaque", data={"key": secrets.token_bytes(32)}
+        )
+        try:
+            found = await client.create(SECRETS, made)
+        except AlreadyExists:  # another replica was faster
+            found = await client.get(SECRETS, name, namespace=namespace)
+    key = found.data.get("key", b"")
+    if len(key) < 32:
+        raise BadInput(f"Secret {namespace}/{name} has no `key` of at least 32 bytes: delete it, and a new one is made")
+    return key
+
+
+async def _measure_lag(metrics: "OperatorMetrics") -> None:
+    while True:
+        began = time.monotonic()
+        await asyncio.sleep(1.0)
+        metrics.lag(max(0.0, time.monotonic() - began - 1.0))
+
+
+def _text(given: Mapping[str, Given], key: str) -> str | None:
+    return given[key].text if key in given else None

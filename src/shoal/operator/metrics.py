@@ -1,0 +1,96 @@
+"""The operator's Prometheus metrics, in a registry of its own. What can be counted when asked is counted then."""
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from shoal import __version__
+from shoal.api.elasticjob import JobCondition
+from shoal.api.meta import ConditionStatus
+
+_BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+STATES = ("pending", "ready", "resizing", "degraded", "suspended", "succeeded", "failed")
+
+
+class OperatorMetrics:
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        build = Gauge("shoal_build_info", "The version that runs.", ["version"], registry=self._registry)
+        build.labels(version=__version__).set(1)
+        self._jobs = Gauge("shoal_jobs", "Jobs by state.", ["state"], registry=self._registry)
+        self._looks = Histogram(
+            "shoal_reconcile_duration_seconds",
+            "How long one look at a job took.",
+            ["controller", "result"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._staleness = Gauge(
+            "shoal_informer_staleness_seconds",
+            "How long ago the API server was last heard about a kind.",
+            ["resource"],
+            registry=self._registry,
+        )
+        self._waiting = Gauge("shoal_queue_length", "Jobs that wait to be looked at.", registry=self._registry)
+        self._leader = Gauge("shoal_leader", "Whether this replica leads.", ["replica_role"], registry=self._registry)
+        self._requests = Counter(
+            "shoal_api_requests",
+            "Calls to the API server by verb, resource and answer.",
+            ["verb", "resource", "code"],
+            registry=self._registry,
+        )
+        self._lag = Gauge(
+            "shoal_event_loop_lag_seconds", "How late the last tick of the event loop was.", registry=self._registry
+        )
+
+    def looked(self, result: str, seconds: float) -> None:
+        self._looks.labels("elasticjob", result).observe(seconds)
+
+    def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
+        self._requests.labels(verb, resource, str(code)).inc()
+
+    def lag(self, seconds: float) -> None:
+        self._lag.set(seconds)
+
+    def text(
+        self,
+        jobs: Iterable[Mapping[str, Any]],
+        *,
+        staleness: Mapping[str, float | None],
+        waiting: int,
+        leads: bool,
+    ) -> bytes:
+        """What Prometheus reads, as of now."""
+        states = Tally(state_of(job) for job in jobs)
+        for state in STATES:
+            self._jobs.labels(state).set(states[state])
+        for resource, seconds in staleness.items():
+            self._staleness.labels(resource).set(float("nan") if seconds is None else seconds)
+        self._waiting.set(waiting)
+        self._leader.labels("leader").set(leads)
+        self._leader.labels("standby").set(not leads)
+        return generate_latest(self._registry)
+
+
+def state_of(job: Mapping[str, Any]) -> str:
+    """One word for a job, from its conditions."""
+    status = job.get("status")
+    said = status.get("conditions") if isinstance(status, Mapping) else None
+    conditions = {each.get("type"): each for each in said or () if isinstance(each, Mapping)}
+
+    def is_(kind: JobCondition, value: ConditionStatus) -> bool:
+        return conditions.get(kind, {}).get("status") == value
+
+    if is_(JobCondition.SUCCEEDED, ConditionStatus.TRUE):
+        return "succeeded"
+    if is_(JobCondition.SUCCEEDED, ConditionStatus.FALSE):
+        return "failed"
+    if conditions.get(JobCondition.READY, {}).get("reason") == "Suspended":
+        return "suspended"
+    if is_(JobCondition.DEGRADED, ConditionStatus.TRUE):
+        return "degraded"
+    if is_(JobCondition.RESIZING, ConditionStatus.TRUE):
+        return "resizing"
+    return "ready" if is_(JobCondition.READY, ConditionStatus.TRUE) else "pending"

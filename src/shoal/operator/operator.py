@@ -1,0 +1,49 @@
+"""The operator's loop around `reconcile`: every look is timed, and what it found is counted.
+
+Who wakes it and how many looks run at once is the queue's business; whether it may write at all, the elector's. Both
+belong to the platform and come in from outside.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from shoal.core.errors import PlatformUnavailable, ShoalError
+from shoal.operator.metrics import OperatorMetrics
+from shoal.operator.ports import Cluster
+from shoal.operator.reconcile import Reconciler
+from shoal.operator.settings import OperatorSettings
+from shoal.operator.snapshot import Key
+
+log = logging.getLogger("shoal.operator")
+
+
+class Operator:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: OperatorSettings,
+        *,
+        metrics: OperatorMetrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._reconciler = Reconciler(cluster, settings, clock=clock)
+        self._metrics = metrics
+
+    async def look(self, key: Key) -> float | None:
+        """Look at one job. Returns after how many seconds to look again; None: when something happens."""
+        began = time.monotonic()
+        result = "error"
+        try:
+            again = await self._reconciler.reconcile(key)
+            result = "ok"
+        except PlatformUnavailable:
+            result = "unavailable"
+            raise
+        except ShoalError:
+            result = "refused"
+            raise
+        finally:
+            self._metrics.looked(result, time.monotonic() - began)
+        return None if again is None else max(again, timedelta(0)).total_seconds()

@@ -1,0 +1,298 @@
+"""Kubernetes as the operator needs it: caches to read from, writes that are safe to repeat, events for people.
+
+Four informers keep the caches: ElasticJobs, ScalePlans, JobResources, and the Pods that bear a job's uid. Whatever they
+hear of wakes the job it concerns, by namespace and name. Secrets are never listed nor watched: they are created, and
+looked at by name when one is there already.
+
+Everything here is repeatable. An object that exists is accepted when its controller is the one that ours would have,
+and is somebody else's otherwise: it is never adopted.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from shoal.api.labels import JOB_NAME, JOB_UID
+from shoal.api.scaleplan import JOB_LABEL
+from shoal.core.errors import Denied, NameTaken, Outdated
+from shoal.core.pods import PodSeen
+from shoal.platforms.kubernetes.cache import Change, Updated, by_owner
+from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.errors import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NamespaceEnding,
+    NotFound,
+    QuotaExceeded,
+)
+from shoal.platforms.kubernetes.events import Recorder, reference
+from shoal.platforms.kubernetes.informer import Informer, InformerSettings
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
+from shoal.platforms.kubernetes.objects import (
+    NETWORK_POLICIES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Kind,
+    Pod,
+    metadata_of,
+)
+from shoal.platforms.kubernetes.pods import pod_seen
+
+Json = Mapping[str, Any]
+Wake = Callable[[str, str], None]
+"""Told the namespace and the name of a job that something happened to."""
+
+_KINDS: Mapping[str, Kind[Any]] = {
+    kind.kind: kind
+    for kind in (
+        ELASTIC_JOBS,
+        JOB_RESOURCES,
+        NETWORK_POLICIES,
+        ROLES,
+        ROLE_BINDINGS,
+        SCALE_PLANS,
+        SECRETS,
+        SERVICES,
+        SERVICE_ACCOUNTS,
+    )
+}
+_MADE_ONCE = frozenset({SECRETS.kind, SCALE_PLANS.kind})
+"""Kinds whose contents are somebody else's, or never change, once they exist."""
+_BY_JOB = "job"
+
+
+class KubernetesCluster:
+    """The operator's port `Cluster`. `run` keeps the caches up to date; before `synced` nothing may be read."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        recorder: Recorder,
+        manager: str,
+        namespace: str | None = None,
+        settings: InformerSettings | None = None,
+        writer: Client | None = None,
+    ) -> None:
+        """`namespace` None: all of them. `writer`: the same client behind a fence, for everything that changes."""
+        self._client = writer or client
+        self._recorder = recorder
+        self._manager = manager
+        index = {_BY_JOB: _named_jobs}
+        self._jobs = Informer(client, ELASTIC_JOBS, namespace=namespace, indexers={"name": _name}, settings=settings)
+        self._plans = Informer(client, SCALE_PLANS, namespace=namespace, indexers=index, settings=settings)
+        self._resources = Informer(client, JOB_RESOURCES, namespace=namespace, indexers=index, settings=settings)
+        self._pods: Informer[Pod] = Informer(
+            client, PODS, namespace=namespace, labels=JOB_UID, indexers={"owner": by_owner}, settings=settings
+        )
+
+    @property
+    def informers(self) -> Sequence[Informer[Any]]:
+        return (self._jobs, self._plans, self._resources, self._pods)
+
+    def on_wake(self, wake: Wake) -> None:
+        """Tell `wake` of every job that something happened to."""
+
+        def job(change: Change[Any]) -> None:
+            meta = metadata_of(change.object)
+            wake(meta.namespace, meta.name)
+
+        def plan(change: Change[Any]) -> None:
+            seen = (change.before, change.object) if isinstance(change, Updated) else (change.object,)
+            for namespace, name in dict.fromkeys(_job_of(each) for each in seen):
+                if name:
+                    wake(namespace, name)
+
+        def pod(change: Change[Pod]) -> None:
+            name = change.object.metadata.labels.get(JOB_NAME)
+            if name:
+                wake(change.object.metadata.namespace, name)
+
+        self._jobs.on_change(job)
+        self._plans.on_change(plan)
+        self._resources.on_change(plan)
+        self._pods.on_change(pod)
+
+    def known_jobs(self) -> Sequence[tuple[str, str]]:
+        """All jobs that are there or that a plan names."""
+        found = [(metadata_of(each).namespace, metadata_of(each).name) for each in self._jobs.all()]
+        named = [_job_of(each) for each in (*self._plans.all(), *self._resources.all())]
+        return list(dict.fromkeys([*found, *((namespace, name) for namespace, name in named if name)]))
+
+    async def run(self) -> None:
+        """Keep the caches up to date until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self.informers:
+                tasks.create_task(informer.run())
+
+    async def synced(self) -> None:
+        for informer in self.informers:
+            await informer.synced()
+
+    @property
+    def has_synced(self) -> bool:
+        return all(informer.has_synced for informer in self.informers)
+
+    # Reading ---------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> Sequence[Json]:
+        return self._jobs.all()
+
+    def job(self, namespace: str, name: str) -> Json | None:
+        found = self._jobs.get(namespace, name)
+        return None if found is None else _with_kind(found, ELASTIC_JOBS)
+
+    def plans(self, namespace: str, job: str) -> Sequence[Json]:
+        key = f"{namespace}/{job}"
+        found = [_with_kind(each, SCALE_PLANS) for each in self._plans.found(_BY_JOB, key)]
+        found += [_with_kind(each, JOB_RESOURCES) for each in self._resources.found(_BY_JOB, key)]
+        return sorted(found, key=lambda each: (each["kind"], each["metadata"]["name"]))
+
+    def namespaces_of(self, job: str) -> Sequence[str]:
+        return sorted({metadata_of(each).namespace for each in self._jobs.found("name", job)})
+
+    async def pods(self, namespace: str, uid: str, expected: Mapping[str, str]) -> Sequence[PodSeen]:
+        there = {pod.metadata.name for pod in self._pods.found("owner", uid)}
+        for name in expected:
+            if name not in there:  # rare: it is gone, or our cache is behind
+                await self._pods.refresh(namespace, name)
+        seen = (pod_seen(pod) for pod in self._pods.found("owner", uid) if _controller(pod.metadata) == uid)
+        return sorted((pod for pod in seen if pod is not None), key=lambda pod: pod.name)
+
+    # Writing ---------------------------------------------------------------------------------------------------
+
+    async def write_status(self, there: Json, status: Json) -> None:
+        kind, meta = _KINDS[there["kind"]], metadata_of(there)
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {
+                "name": meta.name,
+                "namespace": meta.namespace,
+                "uid": meta.uid,
+                "resourceVersion": meta.resource_version,
+            },
+            "status": status,
+        }
+        try:
+            await self._client.apply(kind, body, manager=self._manager, subresource="status")
+        except NotFound:
+            return
+        except Conflict as exc:
+            raise Outdated(str(exc)) from exc
+        except (Forbidden, Invalid) as exc:
+            _refused(exc)
+
+    async def ensure(self, manifest: Json) -> None:
+        kind, meta = _KINDS[manifest["kind"]], metadata_of(manifest)
+        try:
+            await self._client.create(kind, manifest)
+            return
+        except AlreadyExists:
+            pass
+        except (Forbidden, Invalid, NotFound) as exc:
+            _refused(exc)
+        try:
+            there = await self._client.get(kind, meta.name, namespace=meta.namespace)
+            self._ours(kind, manifest, there)
+            if kind.kind not in _MADE_ONCE:
+                pinned = {**manifest, "metadata": {**manifest["metadata"], "uid": metadata_of(there).uid}}
+                await self._client.apply(kind, pinned, manager=self._manager)
+        except (NotFound, Conflict) as exc:  # it went or changed in between
+            raise Outdated(str(exc)) from exc
+        except (Forbidden, Invalid) as exc:
+            _refused(exc)
+
+    async def create_pod(self, manifest: Json) -> None:
+        meta = metadata_of(manifest)
+        try:
+            await self._client.create(PODS, manifest)
+            return
+        except AlreadyExists:
+            pass
+        except (Forbidden, Invalid, NotFound) as exc:
+            _refused(exc)
+        try:
+            there = await self._client.get(PODS, meta.name, namespace=meta.namespace)
+        except NotFound as exc:
+            raise Outdated(str(exc)) from exc
+        self._ours(PODS, manifest, there)
+        await self._pods.refresh(meta.namespace, meta.name)  # our cache did not have it
+
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        try:
+            await self._client.delete(PODS, name, namespace=namespace, uid=uid)
+        except NotFound:
+            return
+        except Conflict as exc:
+            raise Outdated(str(exc)) from exc
+
+    async def delete_job(self, namespace: str, name: str, uid: str) -> None:
+        try:
+            await self._client.delete(ELASTIC_JOBS, name, namespace=namespace, uid=uid)
+        except NotFound:
+            return
+        except Conflict as exc:
+            raise Outdated(str(exc)) from exc
+
+    def tell(self, about: Json, *, reason: str, note: str, warning: bool) -> None:
+        kind = _KINDS[about["kind"]]
+        self._recorder.record(reference(kind, about), reason=reason, note=note, type="Warning" if warning else "Normal")
+
+    def _ours(self, kind: Kind[Any], manifest: Json, there: Any) -> None:
+        """Raises `NameTaken` unless what is there has the controller that the manifest names."""
+        meta = metadata_of(there)
+        wanted = metadata_of(manifest)
+        if _controller(meta) != _controller(wanted):
+            raise NameTaken(
+                f"{kind.kind} {meta.namespace}/{meta.name} exists and belongs to somebody else; "
+                "it is left alone: delete it, or rename the job"
+            )
+
+
+def _with_kind(obj: Json, kind: Kind[Any]) -> Json:
+    """An object that says what it is: the items of a list need not."""
+    return obj if "kind" in obj else {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
+
+
+def _controller(meta: Any) -> str | None:
+    return next((each.uid for each in meta.owner_references if each.controller), None)
+
+
+def _refused(exc: ApiError) -> NoReturn:
+    match exc:
+        case QuotaExceeded():
+            reason = "QuotaExceeded"
+        case NamespaceEnding() | NotFound():
+            reason = "NamespaceEnding"
+        case Forbidden():
+            reason = "Forbidden"
+        case _:
+            reason = "InvalidObject"
+    raise Denied(reason, str(exc)) from exc
+
+
+def _name(obj: Any) -> Sequence[str]:
+    return [metadata_of(obj).name]
+
+
+def _job_of(obj: Any) -> tuple[str, str | None]:
+    """The job that a plan names, however odd the plan is."""
+    meta, spec = metadata_of(obj), obj.get("spec")
+    spec = spec if isinstance(spec, Mapping) else {}
+    selector = spec.get("selector")
+    name = selector.get("name") if isinstance(selector, Mapping) else None
+    name = name or spec.get("ownerJob") or meta.labels.get(JOB_LABEL)
+    return meta.namespace, name if isinstance(name, str) else None
+
+
+def _named_jobs(obj: Any) -> Sequence[str]:
+    namespace, name = _job_of(obj)
+    return [f"{namespace}/{name}"] if name else []

@@ -1,0 +1,91 @@
+"""Whether Shoal can work in a cluster at all: asked once, at the operator's start, and said with what to do about it.
+
+- the three kinds are served, and by our definitions: those of another operator would let in what we cannot read;
+- no operator of DLRover's runs on the same kinds: two would fight over the same Pods;
+- the identity we have may do what the operator does.
+"""
+
+from collections.abc import Sequence
+
+from shoal.core.errors import BadInput
+from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.errors import Forbidden, Permission
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
+from shoal.platforms.kubernetes.objects import (
+    ACCESS_REVIEWS,
+    PODS,
+    AccessReviewSpec,
+    ResourceAttributes,
+    SelfSubjectAccessReview,
+)
+
+INSTALL = "kubectl apply --server-side -f install.yaml, or helm install"
+_OURS = "shoal"
+"""The category that our definitions put their kinds in."""
+_NEEDED: Sequence[tuple[str, str, Sequence[str]]] = (
+    (ELASTIC_JOBS.group, "elasticjobs", ("get", "list", "watch")),
+    (ELASTIC_JOBS.group, "elasticjobs/status", ("patch",)),
+    (SCALE_PLANS.group, "scaleplans", ("get", "list", "watch", "create")),
+    (SCALE_PLANS.group, "scaleplans/status", ("patch",)),
+    (JOB_RESOURCES.group, "jobresources", ("get", "list", "watch")),
+    (JOB_RESOURCES.group, "jobresources/status", ("patch",)),
+    ("", "pods", ("get", "list", "watch", "create", "delete")),
+    ("", "secrets", ("get", "create")),
+    ("", "services", ("get", "create", "patch")),
+    ("", "serviceaccounts", ("get", "create", "patch")),
+    ("rbac.authorization.k8s.io", "roles", ("get", "create", "patch")),
+    ("rbac.authorization.k8s.io", "rolebindings", ("get", "create", "patch")),
+    ("networking.k8s.io", "networkpolicies", ("get", "create", "patch")),
+)
+
+
+async def check_installation(client: Client, *, namespace: str | None) -> None:
+    """Raises `BadInput` with everything that is missing. `namespace` None: all of them."""
+    await _check_kinds(client)
+    await _check_alone(client, namespace)
+    await _check_permissions(client, namespace)
+
+
+async def _check_kinds(client: Client) -> None:
+    for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES):
+        found = await client.get_path(f"/apis/{kind.group}/{kind.version}") or {}
+        served = next((each for each in found.get("resources", []) if each.get("name") == kind.plural), None)
+        if served is None:
+            raise BadInput(
+                f"the cluster does not know {kind.plural}.{kind.group}: install Shoal's definitions ({INSTALL})"
+            )
+        if _OURS not in (served.get("categories") or []):
+            raise BadInput(
+                f"{kind.plural}.{kind.group} is defined by another operator, DLRover's perhaps: two operators on the "
+                f"same objects would fight. Remove the other one, then install Shoal's definitions ({INSTALL})"
+            )
+
+
+async def _check_alone(client: Client, namespace: str | None) -> None:
+    try:
+        pods = await client.list(PODS, namespace=namespace, labels="control-plane=controller-manager")
+    except Forbidden:
+        return  # said by the check of permissions
+    for pod in pods.items:
+        if any("dlrover" in container.image for container in pod.spec.containers):
+            raise BadInput(
+                f"DLRover's operator runs here ({pod.metadata.namespace}/{pod.metadata.name}) and serves the same "
+                "kinds: two operators on the same objects would fight. Remove it before you start Shoal's"
+            )
+
+
+async def _check_permissions(client: Client, namespace: str | None) -> None:
+    missing = []
+    for group, resource, verbs in _NEEDED:
+        for verb in verbs:
+            name, _, subresource = resource.partition("/")
+            asked = ResourceAttributes(
+                namespace=namespace or "", verb=verb, group=group, resource=name, subresource=subresource
+            )
+            review = SelfSubjectAccessReview(spec=AccessReviewSpec(resource_attributes=asked))
+            answer = await client.create(ACCESS_REVIEWS, review)
+            if not answer.status.allowed:
+                missing.append(str(Permission(verb=verb, group=group, resource=resource, namespace=namespace)))
+    if missing:
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        raise BadInput(f"the operator lacks permissions: {'; '.join(missing[:8])}{more}. Install its roles ({INSTALL})")
