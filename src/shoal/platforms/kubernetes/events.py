@@ -59,6 +59,10 @@ class RecorderSettings:
     tries: int = 4
     backoff: Backoff = field(default_factory=Backoff)
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.capacity <= self.remembered or self.tries < 1:
+            raise ValueError("events must satisfy 1 <= capacity <= remembered and tries >= 1")
+
 
 @dataclass(frozen=True, slots=True)
 class Telling:
@@ -141,7 +145,8 @@ class Tally:
 
     def _forget(self) -> None:
         while len(self._series) > self._settings.remembered:
-            self._series.popitem(last=False)
+            _, series = self._series.popitem(last=False)
+            self.dropped += series.count - series.written
 
 
 def reference(kind: Kind[Any], obj: Any) -> ObjectReference:

@@ -96,6 +96,11 @@ class Informer(Generic[T]):
         return len(self._cache)
 
     @property
+    def version(self) -> str:
+        """Up to which version nothing was missed."""
+        return self._version
+
+    @property
     def has_synced(self) -> bool:
         return self._synced.is_set()
 
