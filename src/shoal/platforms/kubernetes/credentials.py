@@ -185,7 +185,7 @@ class Exec:
         now: Callable[[], datetime] | None = None,
         seconds: float = PLUGIN_SECONDS,
     ) -> None:
-        self._plugin = plugin
+        self.plugin = plugin
         self._headers = dict(headers or {})
         self._now = now or (lambda: datetime.now(UTC))
         self._seconds = seconds
@@ -195,7 +195,7 @@ class Exec:
     async def identity(self) -> Identity:
         async with self._asking:
             if self._answer is None or not self._answer.is_good(self._now()):
-                self._answer = parse_answer(self._plugin, await self._run(), self._headers)
+                self._answer = parse_answer(self.plugin, await self._run(), self._headers)
             return self._answer.identity
 
     def refused(self) -> bool:
@@ -203,17 +203,17 @@ class Exec:
         return True
 
     async def _run(self) -> bytes:
-        name = self._plugin.argv[0]
+        name = self.plugin.argv[0]
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._plugin.argv,
-                env={**self._plugin.environment, "KUBERNETES_EXEC_INFO": self._plugin.info()},
+                *self.plugin.argv,
+                env={**self.plugin.environment, "KUBERNETES_EXEC_INFO": self.plugin.info()},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
         except OSError as exc:
-            hint = f"; {self._plugin.install_hint}" if self._plugin.install_hint else ""
+            hint = f"; {self.plugin.install_hint}" if self.plugin.install_hint else ""
             raise Unauthorized(f"cannot run the exec plug-in {name}: {exc}{hint}") from exc
         try:
             async with asyncio.timeout(self._seconds):
