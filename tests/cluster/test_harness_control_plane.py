@@ -82,6 +82,18 @@ def test_the_server_says_no_with_a_status_and_a_reason(control_plane: Cluster) -
     assert (refused.value.status, refused.value.reason) == (404, "NotFound")
 
 
+def test_the_api_server_may_crash_and_come_back_with_everything_it_knew(
+    control_plane: Cluster, make_namespace: Callable[[Cluster], str]
+) -> None:
+    namespace = make_namespace(control_plane)
+    control_plane.processes.kill("kube-apiserver")
+    with pytest.raises(OSError, match="refused"):
+        control_plane.api.get("/version")
+    control_plane.processes.restart("kube-apiserver")
+    control_plane.wait_until_ready()
+    assert control_plane.api.get(f"/api/v1/namespaces/{namespace}")["status"]["phase"] == "Active"
+
+
 def test_a_part_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
     processes = Processes(tmp_path, kept=False)
     try:

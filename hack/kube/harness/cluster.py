@@ -164,6 +164,22 @@ class Cluster:
             path, reached, what=f"Pod {name} {phase}", timeout=timeout, fieldSelector=f"metadata.name={name}"
         )
 
+    def wait_until_ready(self) -> None:
+        """Wait until the API server answers, as after a restart of it."""
+        until = time.monotonic() + START_S
+        while True:  # there is nobody yet who could tell us
+            try:
+                self.api.get("/readyz")
+                return
+            except (OSError, ApiError) as error:
+                self.processes.check()
+                if time.monotonic() > until:
+                    last = self.processes.tail("kube-apiserver")
+                    raise TimeoutError(
+                        f"API server not ready within {START_S} s: {error}; its log ends with:\n{last}"
+                    ) from None
+            time.sleep(0.05)
+
     # The control plane
 
     def _start_control_plane(self) -> None:
@@ -179,7 +195,7 @@ class Cluster:
         )
         self._start_etcd(etcd, etcd_peers)
         self._start_api_server(address, port, f"http://{LOOPBACK}:{etcd}", services, keys)
-        self._wait_until_ready()
+        self.wait_until_ready()
         self._start_controllers(keys)
         self.api.wait(
             "/api/v1/namespaces/default/serviceaccounts",
@@ -239,21 +255,6 @@ class Cluster:
         scheduler = {**common, "kubeconfig": self.user("system:kube-scheduler")}
         self.processes.start("kube-controller-manager", [self.programs / "kube-controller-manager", *as_flags(manager)])
         self.processes.start("kube-scheduler", [self.programs / "kube-scheduler", *as_flags(scheduler)])
-
-    def _wait_until_ready(self) -> None:
-        until = time.monotonic() + START_S
-        while True:  # there is nobody yet who could tell us
-            try:
-                self.api.get("/readyz")
-                return
-            except (OSError, ApiError) as error:
-                self.processes.check()
-                if time.monotonic() > until:
-                    last = self.processes.tail("kube-apiserver")
-                    raise TimeoutError(
-                        f"API server not ready within {START_S} s: {error}; its log ends with:\n{last}"
-                    ) from None
-            time.sleep(0.05)
 
     # Keys and kubeconfigs
 

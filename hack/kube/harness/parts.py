@@ -27,7 +27,7 @@ class Unavailable(Exception):
 def built(*parts: str) -> Path:
     """The folder with these parts, built first if need be."""
     if shutil.which("go") is None:
-        raise Unavailable("a real Kubernetes is built with Go, which is not installed")
+        raise Unavailable("a real Kubernetes is built with Go, which is not installed (install Go 1.25 or newer)")
     build = subprocess.run([BUILD, *parts], stdout=subprocess.PIPE, text=True)
     if build.returncode != 0:
         raise Unavailable(f"{BUILD} {' '.join(parts)} failed (see above)")
@@ -37,7 +37,7 @@ def built(*parts: str) -> Path:
 def for_a_node() -> None:
     """Make sure that this machine can be a node: root, and Debian's packages (installed if missing)."""
     if os.geteuid() != 0:
-        raise Unavailable("a real node needs root (run as root)")
+        raise Unavailable("a real node needs root (run it again as root)")
     missing = [package for thing, package in PACKAGES.items() if shutil.which(thing) is None]
     if not missing:
         return
