@@ -111,6 +111,8 @@ def _environment(job: JobSeen, spec: JobSpec, member: Member, settings: Operator
         "SHOAL_AGENT_FINGERPRINT": certificate(job, settings).fingerprint,
         "SHOAL_AGENT_JOB": job.name,
         "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
+        "SHOAL_AGENT_ROLE": str(member.role),
+        "SHOAL_AGENT_SLOTS": str(spec.roles[member.role].processes),
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
     if spec.checkpoint_path is not None:

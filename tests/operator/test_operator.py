@@ -1,0 +1,188 @@
+"""The operator on an API server: what people see happen, and what it costs."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from tests.operator.builders import TEMPLATE, a_role
+from tests.operator.stage import Stage, a_stage, quick
+
+from shoal.platforms.kubernetes.client import Merge
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
+from shoal.platforms.kubernetes.objects import PODS, SECRETS, SERVICES
+
+
+async def test_a_job_gets_its_fixed_objects_its_master_and_its_members() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=2)})
+        await stage.until(lambda: stage.condition("Ready") == ("True", "AllMembersUp"), "ready")
+        assert sorted(stage.pods()) == ["mnist-master-1", "mnist-worker-0", "mnist-worker-1"]
+        names = {obj["metadata"]["name"] for obj in stage.server.objects(SECRETS)}
+        assert names == {"mnist-token", "mnist-state"}
+        assert stage.server.objects(SERVICES)[0]["spec"]["selector"]["elastic.iml.github.io/term"] == "1"
+        owners = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in stage.pods().values()}
+        assert owners == {stage.job()["metadata"]["uid"]}
+
+
+async def test_secrets_are_never_listed_nor_watched() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        assert not {("list", "secrets"), ("watch", "secrets")} & set(stage.server.calls)
+
+
+async def test_a_settled_job_costs_no_call_however_often_it_is_looked_at() -> None:
+    async with a_stage() as stage, stage.operator() as operator:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=3)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await _quiet(stage, operator)
+        before = len(stage.server.calls)
+        for _ in range(5):
+            operator.wake_all()
+            await asyncio.sleep(0.02)
+        calls = stage.server.calls[before:]
+        assert [call for call in calls if call[0] not in ("watch", "list")] == []
+
+
+async def _quiet(stage: Stage, operator: Any) -> None:
+    """Until nothing is written any more."""
+    writes = -1
+    while writes != operator.writes or operator.queue.backlog.ready:
+        writes = operator.writes
+        await asyncio.sleep(0.1)
+
+
+async def test_scaling_through_the_scale_subresource() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: len(stage.running()) == 1, "one worker")
+        await stage.client.set_scale(ELASTIC_JOBS, "mnist", 3, namespace="default")
+        await stage.until(lambda: len(stage.running()) == 3, "three workers")
+        await stage.client.set_scale(ELASTIC_JOBS, "mnist", 2, namespace="default")
+        await stage.until(lambda: stage.running() == ["mnist-worker-0", "mnist-worker-1"], "two workers")
+        assert "Resized" in stage.events()
+
+
+async def test_a_scale_plan_waits_for_its_job_and_is_carried_out_when_it_comes() -> None:
+    async with a_stage() as stage, stage.operator():
+        plan = {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"replicas": 2}}}
+        await stage.apply(SCALE_PLANS, "grow", plan, labels={"scale-type": "manual"})
+        await stage.until(lambda: stage.condition("Accepted", stage.plan("grow"))[1] == "JobNotFound", "waits")
+        assert "no ElasticJob mnist in namespace default" in stage.message("Accepted", stage.plan("grow"))
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role()})
+        await stage.until(lambda: stage.condition("Completed", stage.plan("grow"))[0] == "True", "completed")
+        assert len(stage.running()) == 2
+
+
+async def test_the_seeds_job_resource_replaces_first_and_removes_after() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(
+            ELASTIC_JOBS,
+            "deepctr",
+            {"distributionStrategy": "parameter_server", "parameterServer": a_role(), "worker": a_role()},
+        )
+        resource = {"cpu": 4, "memory": 4096, "disk": 8192, "gpu": 1}
+        spec = {
+            "selector": {"name": "deepctr"},
+            "parameter_server": {"replicas": 4, "resource": resource},
+            "worker": {"replicas": 4, "resource": resource},
+            "evaluator": {"replicas": 1, "resource": resource},
+            "resource_updation": [
+                {"name": "deepctr-ps-0", "resource": {"cpu": 8, "memory": 8192}},
+                {"name": "deepctr-ps-1", "resource": {"cpu": 16, "memory": 8192}},
+            ],
+        }
+        await stage.apply(JOB_RESOURCES, "resource", spec)
+        await stage.until(lambda: stage.condition("Completed", stage.plan("resource"))[0] == "True", "completed")
+        assert stage.running("ps") == [f"deepctr-ps-{number}" for number in (2, 3, 4, 5)]
+        assert len(stage.running()) == 4
+        assert stage.running("evaluator") == ["deepctr-evaluator-0"]
+        container = stage.pods()["deepctr-ps-4"]["spec"]["containers"][0]
+        assert container["resources"]["requests"] == {
+            "cpu": "8",
+            "memory": "8192Mi",
+            "ephemeral-storage": "8192Mi",
+            "nvidia.com/gpu": "1",
+        }
+
+
+async def test_suspend_takes_everything_away_and_resume_brings_it_back() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=2)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.client.patch(ELASTIC_JOBS, "mnist", Merge({"spec": {"suspend": True}}), namespace="default")
+        await stage.until(lambda: not stage.pods(), "no Pods")
+        await stage.client.patch(ELASTIC_JOBS, "mnist", Merge({"spec": {"suspend": False}}), namespace="default")
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready again")
+        assert sorted(stage.pods()) == ["mnist-master-2", "mnist-worker-2", "mnist-worker-3"]
+
+
+async def test_a_job_that_succeeded_leaves_no_pod_running() -> None:
+    async with a_stage(quick(ending=timedelta(seconds=0.2))) as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=2)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.report("running")
+        await stage.end("mnist-worker-0", 0)
+        await stage.report("succeeded", reason="all data was trained")
+        await stage.until(lambda: stage.condition("Succeeded") == ("True", "Completed"), "succeeded")
+        await stage.until(lambda: sorted(stage.pods()) == ["mnist-worker-0"], "what ended stays")
+
+
+async def test_a_job_is_deleted_after_its_ttl() -> None:
+    async with a_stage(quick(ending=timedelta(0))) as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1), "ttlSecondsAfterFinished": 0})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.report("succeeded")
+        await stage.until(lambda: not stage.server.objects(ELASTIC_JOBS), "the job is gone")
+        await stage.until(lambda: not stage.pods(), "its Pods are gone")
+
+
+async def test_a_foreign_pod_of_a_members_name_is_left_alone_and_said() -> None:
+    async with a_stage() as stage, stage.operator():
+        foreign = {"metadata": {"name": "mnist-worker-0", "namespace": "default"}, "spec": TEMPLATE["spec"]}
+        await stage.client.create(PODS, foreign)
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: stage.condition("Degraded") == ("True", "NameConflict"), "the conflict is said")
+        assert "default/mnist-worker-0" in stage.message("Degraded")
+        assert "ownerReferences" not in stage.pods()["mnist-worker-0"]["metadata"]
+        await stage.client.delete(PODS, "mnist-worker-0", namespace="default", grace_seconds=0)
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "it heals")
+        assert stage.condition("Degraded")[0] == "False"
+
+
+async def test_a_spec_that_breaks_our_rules_is_said_and_nothing_crashes() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": {"template": {"spec": {"containers": []}}}})
+        await stage.apply(ELASTIC_JOBS, "other", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: stage.condition("Degraded") == ("True", "InvalidSpec"), "said")
+        await stage.until(lambda: stage.condition("Ready", stage.job("other"))[0] == "True", "others go on")
+        assert not [name for name in stage.pods() if name.startswith("mnist")]
+
+
+async def test_a_lost_member_is_replaced_when_the_masters_plan_says_so() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=2)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.report("running")
+        await stage.client.delete(PODS, "mnist-worker-1", namespace="default", grace_seconds=0)
+        auto = lambda: stage.plan("mnist-auto").get("status", {}).get("pods", [])  # noqa: E731
+        await stage.until(lambda: any(pod["phase"] == "Deleted" for pod in auto()), "the master is told")
+        order = {"name": "mnist-worker-2", "type": "worker", "id": 2, "replaces": "mnist-worker-1"}
+        order |= {"resource": {"memory": "2Gi"}}
+        await stage.client.patch(
+            SCALE_PLANS, "mnist-auto", Merge({"spec": {"createPods": [order]}}), namespace="default"
+        )
+        await stage.until(lambda: stage.running() == ["mnist-worker-0", "mnist-worker-2"], "replaced")
+        requests = stage.pods()["mnist-worker-2"]["spec"]["containers"][0]["resources"]["requests"]
+        assert requests == {"memory": "2048Mi"}
+        assert stage.pods()["mnist-worker-2"]["metadata"]["labels"]["elastic.iml.github.io/rank-hint"] == "1"
+
+
+async def test_the_masters_report_survives_the_operators_writes() -> None:
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.report("running")
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.client.set_scale(ELASTIC_JOBS, "mnist", 2, namespace="default")
+        await stage.until(lambda: len(stage.running()) == 2, "two workers")
+        assert stage.job()["status"]["training"]["phase"] == "running"
