@@ -1,4 +1,4 @@
-"""Tables of the documentation that are made from the code: metrics, exit codes, `shoal run`'s flags.
+"""Tables of the documentation that are made from the code: metrics, exit codes, `shoal run`'s flags, resources.
 
     python tools/reference.py            say whether the pages are up to date (exit code 1: they are not)
     python tools/reference.py --write    bring them up to date
@@ -15,6 +15,11 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from shoal.api.elasticjob import ElasticJobSpec, ElasticJobStatus, ReplicaSpec, ResourceSpec, RoleSpec
+from shoal.api.jobresource import JobResourceSpec, JobResourceStatus
+from shoal.api.reference import FIELDS_HEAD, RULES_HEAD, field_rows, rule_rows
+from shoal.api.rules import elastic_job_rules, job_resource_rules, scale_plan_rules
+from shoal.api.scaleplan import PodMeta, ScalePlanSpec, ScalePlanStatus
 from shoal.cli.run_flags import FLAGS
 from shoal.core.exits import (
     EXIT_DO_NOT_RESTART,
@@ -116,6 +121,32 @@ def flags() -> str:
     return table(["flag", "meaning", "default"], rows)
 
 
+def resources() -> Mapping[str, str]:
+    """The fields and rules of the custom resources."""
+    own = field_rows(RoleSpec)
+    fields = {
+        "elasticjob-spec": field_rows(ElasticJobSpec),
+        "elasticjob-role": field_rows(RoleSpec),
+        "elasticjob-dlrover": [row for row in field_rows(ReplicaSpec) if row not in own],
+        "elasticjob-resource": field_rows(ResourceSpec),
+        "elasticjob-status": field_rows(ElasticJobStatus, flat=True),
+        "scaleplan-spec": field_rows(ScalePlanSpec),
+        "scaleplan-pod": field_rows(PodMeta),
+        "scaleplan-status": field_rows(ScalePlanStatus, flat=True),
+        "jobresource-spec": field_rows(JobResourceSpec, flat=True),
+        "jobresource-status": field_rows(JobResourceStatus, flat=True),
+    }
+    rules = {
+        "elasticjob-rules": rule_rows(elastic_job_rules()),
+        "scaleplan-rules": rule_rows(scale_plan_rules()),
+        "jobresource-rules": rule_rows(job_resource_rules()),
+    }
+    return {
+        **{name: table(FIELDS_HEAD, rows) for name, rows in fields.items()},
+        **{name: table(RULES_HEAD, rows) for name, rows in rules.items()},
+    }
+
+
 TABLES = {"metrics": metrics, "exit-codes": exit_codes, "flags": flags}
 PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -130,7 +161,7 @@ def pages(tables: Mapping[str, str]) -> Iterator[tuple[Path, str, str]]:
 
 def main(words: Sequence[str]) -> int:
     stale = 0
-    for path, text, wanted in pages({name: make() for name, make in TABLES.items()}):
+    for path, text, wanted in pages({**{name: make() for name, make in TABLES.items()}, **resources()}):
         if text == wanted:
             continue
         if "--write" in words:

@@ -51,6 +51,11 @@ class RoleNeeds:
     """What the role's `resource` says, and else the template."""
     priority: RolePriority | None
 
+    @property
+    def processes(self) -> int:
+        """Training processes in each Pod: one for each device, or one."""
+        return max(1, self.resource.gpu_num or 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
