@@ -1,4 +1,5 @@
-"""`shoal master`: the master of one job, as a process of its own. Started and watched by `shoal run`.
+"""`shoal master`: the master of one job, as a process of its own. Started and watched by `shoal run`; in a cluster by
+the operator, as `shoal master --kubernetes` (see `master_pod`).
 
 Everything it needs stands in a private file, `MasterConfig`, so that any number of masters can be started for one
 job, one after the other; nothing secret is in argv. A master waits for its turn: it has imported everything when it
@@ -15,8 +16,9 @@ Exit codes:
 """
 
 import logging
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,6 +48,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="config", metavar="FILE", group=STATE, help="What job it is the master of (written by shoal run)."),
     Flag(name="store", metavar="DIR|URL", group=STATE,
          help="Where the job's state is kept: a directory, or etcd://HOST:PORT/PREFIX."),
+    Flag(name="kubernetes", group=STATE, help="In a Pod: the job, its state and its tokens are the cluster's."),
     Flag(name="sockets", metavar="LIST", group=STATE, help="Descriptors of sockets that listen already."),
 )
 # fmt: on
@@ -98,6 +101,10 @@ def main(line: Sequence[str]) -> int:
 
         print_help("shoal master --config FILE --store DIR", "The master of one job.", FLAGS)
         return 0
+    if "kubernetes" in said.values:
+        from shoal.cli import master_pod
+
+        return _with_exit_codes(lambda: master_pod.main(os.environ))
     config = _config(Path(_needed(said.values, "config")))
     store = open_store(_needed(said.values, "store"))
     sockets = tuple(map(int, as_list(said.values["sockets"]))) if "sockets" in said.values else ()
@@ -112,8 +119,12 @@ def main(line: Sequence[str]) -> int:
     turn = sys.stdin.readline().strip()
     if turn not in tuple(Turn):
         return EXIT_OVER
+    return _with_exit_codes(lambda: asyncio.run(_run(config, store, sockets, Turn(turn))))
+
+
+def _with_exit_codes(act: Callable[[], int]) -> int:
     try:
-        return asyncio.run(_run(config, store, sockets, Turn(turn)))
+        return act()
     except Superseded as exc:
         return _say(exc, EXIT_SUPERSEDED)
     except (BadInput, StateTaken, StateUnreadable, StateUnavailable) as exc:

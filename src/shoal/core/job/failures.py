@@ -98,8 +98,8 @@ def node_lost(turn: Turn, node_id: NodeId, cause: ExitCause, detail: str) -> Non
 
 
 def _await_word(turn: Turn, node: Node, detail: str) -> None:
-    """It is gone, and the others go on without it; the platform will say how it ended, and then it is replaced: one that
-    ran out of memory must come back with more."""
+    """It is gone, and the others go on without it. It is replaced when the platform has said how it ended: one that ran
+    out of memory must come back with more."""
     reason = f"{node.id}: {detail}; the platform will say how it ended"
     turn.say(reason)
     committed = turn.job.rendezvous.committed

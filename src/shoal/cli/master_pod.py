@@ -1,0 +1,188 @@
+"""`shoal master --kubernetes`: the master of one job, in the Pod that the operator made for it.
+
+What it is the master of stands in its environment (`SHOAL_JOB`, `SHOAL_NAMESPACE`, `SHOAL_TERM`), its tokens and its
+certificate in the folder of the mounted Secret, everything else in the ElasticJob itself. It takes the job over from
+the master before it, if there was one; when it is told to end (SIGTERM) it writes down what it knows and leaves
+everything running: the next one goes on.
+
+Exit codes: as those of `shoal master`, and 143 when it was told to end.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.core.errors import BadInput, ShoalError, StateUnavailable
+
+if TYPE_CHECKING:
+    from shoal.master import Master
+    from shoal.platforms.kubernetes.access import Access
+    from shoal.wire.server import Listen
+    from shoal.wire.tokens import JobTokens
+
+SECRETS = Path("/var/run/shoal")
+PORT = 7077
+GOODBYE_SECONDS = 5.0
+"""How long writing down the last state may take when the Pod is deleted; Kubernetes gives it 10 s in all."""
+EXIT_OVER, EXIT_TOLD = 0, 128 + signal.SIGTERM
+
+log = logging.getLogger("shoal.master")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Who this master is."""
+
+    job: str
+    namespace: str
+    term: int
+    port: int = PORT
+    address: str = ""
+    """The Pod's; the kubelet asks for its health under it."""
+    secrets: Path = field(default=SECRETS)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """By what it may be addressed: the Service's names, and the Pod's address."""
+        service = f"{self.job}-master"
+        inside = f"{service}.{self.namespace}"
+        given = (service, inside, f"{inside}.svc", f"{inside}.svc.cluster.local", self.address)
+        return tuple(name for name in given if name)
+
+
+def place_of(environment: Mapping[str, str]) -> Place:
+    """Raises `BadInput`."""
+    missing = [name for name in ("SHOAL_JOB", "SHOAL_NAMESPACE", "SHOAL_TERM") if not environment.get(name)]
+    if missing:
+        raise BadInput(f"shoal master --kubernetes: {', '.join(missing)} not set; the operator sets them in its Pod")
+    try:
+        term, port = int(environment["SHOAL_TERM"]), int(environment.get("SHOAL_PORT") or PORT)
+    except ValueError as exc:
+        raise BadInput(f"shoal master --kubernetes: SHOAL_TERM and SHOAL_PORT must be numbers: {exc}") from exc
+    return Place(
+        job=environment["SHOAL_JOB"],
+        namespace=environment["SHOAL_NAMESPACE"],
+        term=term,
+        port=port,
+        address=environment.get("SHOAL_POD_IP", ""),
+        secrets=Path(environment.get("SHOAL_SECRETS") or SECRETS),
+    )
+
+
+def main(environment: Mapping[str, str]) -> int:
+    from shoal.platforms.kubernetes.config import in_cluster
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    place = place_of(environment)
+    return asyncio.run(run(place, in_cluster(environment=environment)))
+
+
+async def run(place: Place, access: "Access") -> int:
+    """Be the master until the job is over, or until told to end. Raises `BadInput`, `Superseded`, `StateUnreadable`."""
+    from shoal.core.job import JobSettings
+    from shoal.master import Master, SystemClock
+    from shoal.platforms.kubernetes.client import Client
+    from shoal.platforms.kubernetes.platform import Reporter, read_job, training_of, understood
+    from shoal.platforms.kubernetes.scaler import ElasticJobScaler
+    from shoal.platforms.kubernetes.store import SecretStore
+
+    told, clock = asyncio.Event(), SystemClock()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    tokens, listen = _tokens(place), _listen(place)
+    async with Client(access) as client:
+        job = await read_job(client, place.namespace, place.job)
+        scaler = ElasticJobScaler(client, namespace=place.namespace, job=place.job)
+        master = Master(
+            understood(job),
+            JobSettings(),
+            scaler=scaler,
+            keys=tokens,
+            listen=listen,
+            nodes=0,  # as many as granted, when that is heard
+            clock=clock,
+            store=SecretStore(client, namespace=place.namespace, name=f"{place.job}-state", term=place.term),
+        )
+        scaler.serve(master)
+        reporter = Reporter(
+            client,
+            namespace=place.namespace,
+            name=place.job,
+            look=lambda: training_of(master.view(), place.term),
+            now=clock.now,
+        )
+        await _start(master)
+        log.info("master %d of job %s/%s listens on port %d", place.term, place.namespace, place.job, master.port)
+        if not await _until_over(master, scaler.run(), reporter.run(), told=told):
+            return EXIT_TOLD
+        await reporter.last_word()
+    return EXIT_OVER
+
+
+async def _start(master: "Master") -> None:
+    """Take the job over as soon as its state can be read: a master that began anew would end what trains."""
+    delay = 0.2
+    while True:
+        try:
+            await master.start()
+        except StateUnavailable as exc:
+            log.warning("the job's state cannot be had: %s; trying again", exc)
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, 5.0)
+        else:
+            return
+
+
+async def _until_over(master: "Master", *beside: Coroutine[Any, Any, None], told: asyncio.Event) -> bool:
+    """Run the job, and these beside it. False: it is not over, but this master was told to end."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(each) for each in beside]
+            running, asked = tasks.create_task(master.run()), tasks.create_task(told.wait())
+            await asyncio.wait([running, asked], return_when=asyncio.FIRST_COMPLETED)
+            is_over = running.done()
+            if not is_over:
+                log.info("told to end: the job goes on, and the next master takes over")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GOODBYE_SECONDS):
+                        await master.recorded()
+            for task in (running, asked, *background):
+                task.cancel()
+    except* ShoalError as group:
+        raise group.exceptions[0] from None
+    return is_over
+
+
+def _tokens(place: Place) -> "JobTokens":
+    from shoal.wire.tokens import JobTokens, Purpose
+
+    return JobTokens(
+        tokens={purpose: _secret(place, purpose).decode().strip() for purpose in (Purpose.AGENT, Purpose.ADMIN)}
+    )
+
+
+def _listen(place: Place) -> "Listen":
+    from shoal.wire.server import Listen
+    from shoal.wire.tls import Certificate
+
+    certificate = Certificate(
+        cert_pem=_secret(place, "tls.crt"),
+        key_pem=_secret(place, "tls.key"),
+        fingerprint=_secret(place, "fingerprint").decode().strip(),
+    )
+    return Listen(host="0.0.0.0", port=place.port, certificate=certificate, names=place.names)  # noqa: S104
+
+
+def _secret(place: Place, name: str) -> bytes:
+    path = place.secrets / name
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise BadInput(
+            f"cannot read {path}: {exc.strerror}; Secret {place.job}-token must be mounted at {place.secrets}"
+        ) from exc

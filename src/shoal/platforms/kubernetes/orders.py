@@ -1,0 +1,168 @@
+"""Between a master's nodes and a job's Pods: reports read, orders written. Pure.
+
+The master speaks of nodes (`worker-3`), Kubernetes of Pods (`mnist-worker-3`). What exists comes as reports
+(`PodReport`: the operator's in the auto plan's status, or made of Pods that were watched); what should exist goes out
+as `Orders`, which are absolute: as long as an order stands and is not carried out, it is declared.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+
+from shoal.api.elasticjob import Role as ApiRole
+from shoal.api.resources import Resource, of_spec, to_spec
+from shoal.api.scaleplan import PodMeta, PodReport
+from shoal.core.exits import ProcessExit
+from shoal.core.job.values import Announced
+from shoal.core.nodes import Node, NodeId
+from shoal.core.plans import NodeResource, ScalePlan
+
+MANAGED = frozenset({ApiRole.WORKER})
+"""Roles whose members the master knows. The operator has a setting of the same meaning."""
+THERE = frozenset({"Pending", "Running", "Unknown"})
+ENDED = frozenset({"Succeeded", "Failed", "Deleted"})
+_KILLED = 128 + 9
+
+
+def pod_name(job: str, node: NodeId) -> str:
+    return f"{job}-{node}"
+
+
+def node_of(report: PodReport) -> NodeId:
+    return NodeId(f"{report.role}-{report.id}")
+
+
+def node_named(job: str, pod: str) -> NodeId | None:
+    """The node of a Pod by its name; None: it is no member of this job."""
+    rest = pod.removeprefix(f"{job}-")
+    role, _, number = rest.rpartition("-")
+    is_one = rest != pod and role in tuple(ApiRole) and number.isascii() and number.isdigit()
+    return NodeId(rest) if is_one else None
+
+
+# What there is -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """What the platform says there is."""
+
+    running: frozenset[NodeId]
+    """They exist, whether they run yet or not."""
+    ended: Mapping[NodeId, ProcessExit]
+    announced: tuple[Announced, ...]
+    """Members by the platform's account, for a master that may not know them. One that failed before the master heard
+    of it is among them: it has a seat, and only the master can fill it again."""
+
+
+def sighting(reports: Iterable[PodReport]) -> Sighting:
+    mine = [report for report in reports if report.role in MANAGED]
+    return Sighting(
+        running=frozenset(node_of(report) for report in mine if report.phase in THERE),
+        ended={node_of(report): exit_of(report) for report in mine if report.phase in ENDED},
+        announced=tuple(
+            Announced(node=node_of(report), seat=report.rank or 0, resource=resource_of(report))
+            for report in sorted(mine, key=lambda report: report.id)
+            if report.phase in THERE or report.phase == "Failed"
+        ),
+    )
+
+
+def exit_of(report: PodReport) -> ProcessExit:
+    """How a node's Pod ended. One of which no more is known was killed."""
+    code = report.exit_code
+    if code is None:
+        code = 0 if report.phase == "Succeeded" else _KILLED
+    if report.phase != "Succeeded" and code == 0:
+        code = _KILLED  # the container ended well, and the Pod was deleted or failed all the same
+    return ProcessExit(code=code, oom=bool(report.oom_killed))
+
+
+def resource_of(report: PodReport) -> NodeResource:
+    return NodeResource(**asdict(of_spec(report.resource)))
+
+
+# What there should be ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What the master has asked for and is not so yet, by name of Pod."""
+
+    create: Mapping[str, PodMeta] = field(default_factory=dict)
+    remove: frozenset[str] = frozenset()
+    reason: str = ""
+
+    def are_as(self, other: "Orders") -> bool:
+        """Whether they ask for the same, for whatever reason."""
+        return (self.create, self.remove) == (other.create, other.remove)
+
+
+def ordered(orders: Orders, plan: ScalePlan, *, job: str, reports: Iterable[PodReport]) -> Orders:
+    """The orders with those of a plan. Said again, they change nothing."""
+    known = {report.name: report for report in reports}
+    removed = {node.seat: pod_name(job, node.id) for node in plan.remove_nodes}
+    create = dict(orders.create)
+    for node in plan.launch_nodes:
+        name = pod_name(job, node.id)
+        if name not in create and name not in known:
+            create[name] = _entry(name, node, removed.get(node.seat) or _vacant(node, known.values()), known)
+    gone = {pod_name(job, node.id) for node in plan.remove_nodes}
+    create = {name: entry for name, entry in create.items() if name not in gone}
+    # One that has ended by itself stays for its logs, unless it fills a seat that nobody else takes.
+    replaced = {entry.replaces for entry in create.values()}
+    ended = {name for name in gone if name in replaced and name in known and known[name].phase in ENDED}
+    return replace(orders, create=create, remove=orders.remove | (gone - ended), reason=plan.reason)
+
+
+def settled(orders: Orders, reports: Iterable[PodReport], *, seen: frozenset[str]) -> Orders:
+    """The orders that are not carried out yet. `seen`: Pods that were reported before: those no longer reported are
+    gone; others may not be there yet."""
+    known = {report.name: report for report in reports}
+    replaced = {entry.replaces for entry in orders.create.values()} | {report.replaces for report in known.values()}
+    remove = {name for name in orders.remove if not _is_gone(name, known, seen=seen, replaced=replaced)}
+    create = {name: entry for name, entry in orders.create.items() if name not in known and name not in seen}
+    # The operator filled the seat of a name we had chosen with another Pod: the seat that it should fill is free to go.
+    misled = {
+        entry.replaces
+        for name, entry in orders.create.items()
+        if entry.replaces is not None and name in known and known[name].replaces != entry.replaces
+    }
+    remove |= {name for name in misled if name in known and known[name].phase != "Deleted"}
+    if create == orders.create and remove == orders.remove:
+        return orders
+    return replace(orders, create=create, remove=frozenset(remove))
+
+
+def _is_gone(
+    name: str, known: Mapping[str, PodReport], *, seen: frozenset[str], replaced: Collection[str | None]
+) -> bool:
+    """Whether nothing is left to be done about a Pod that should go. One that ended by itself may stay for its logs, if
+    another has its seat."""
+    if name not in known:
+        return name in seen
+    phase = known[name].phase
+    return phase == "Deleted" or (phase in ENDED and name in replaced)
+
+
+def _vacant(node: Node, reports: Iterable[PodReport]) -> str | None:
+    """The Pod whose seat a node takes, when nobody remembers which it was."""
+    filled = [r for r in reports if r.role == node.role and r.rank == node.seat and r.phase == "Failed"]
+    return max(filled, key=lambda report: report.id).name if filled else None
+
+
+def _entry(name: str, node: Node, replaces: str | None, known: Mapping[str, PodReport]) -> PodMeta:
+    amounts = {key: value for key, value in asdict(node.resource).items() if key != "priority"}
+    resource = Resource(**amounts)
+    if replaces is not None and replaces in known and of_spec(known[replaces].resource) == resource:
+        resource = Resource()  # as before is the operator's to say: meanwhile somebody may have asked for another
+    # An agent knows the name of its Pod, not of the machine under it.
+    hosts = {(known[host].host or host) if host in known else host for host in node.avoid_hosts}
+    return PodMeta(
+        name=name,
+        type=str(node.role),
+        id=node.number,
+        rank_index=node.seat,
+        resource=None if resource == Resource() else to_spec(resource),
+        avoid_hosts=sorted(hosts) or None,
+        replaces=replaces,
+    )

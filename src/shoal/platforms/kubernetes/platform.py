@@ -1,0 +1,171 @@
+"""A master's own job in the cluster: read it, understand it, report on it.
+
+`read_job` fetches the ElasticJob; `understood` makes of it what the core knows as a job. `Reporter` writes the
+master's report, `status.training`, and nothing else of the status: the rest is the operator's.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from shoal.api.elasticjob import Decision, ElasticJob, Role, Training
+from shoal.api.jobspec import JobDefaults, normalise
+from shoal.core.errors import BadInput
+from shoal.core.job.values import JobSpec
+from shoal.core.view import JobView
+from shoal.platforms.kubernetes.backoff import Backoff
+from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.errors import (
+    ApiError,
+    Forbidden,
+    NotFound,
+    NotServed,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+)
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
+from shoal.platforms.kubernetes.scaler import MANAGER
+
+log = logging.getLogger("shoal.master")
+
+LOOK_SECONDS = 0.5
+"""How often the job is looked at for news."""
+EVERY = timedelta(seconds=5)
+"""Progress is reported at most so often; a change of phase or world, and a decision, at once."""
+LONGEST_TEXT, LONGEST_ERROR = 1024, 8192
+
+
+async def read_job(client: Client, namespace: str, name: str, *, backoff: Backoff | None = None) -> ElasticJob:
+    """The job, as soon as the API server can be asked. Raises `BadInput` when asking again cannot help."""
+    backoff, failures = backoff or Backoff(limit_seconds=5.0), 0
+    while True:
+        try:
+            found = await client.get(ELASTIC_JOBS, name, namespace=namespace)
+            return msgspec.convert(found, ElasticJob)
+        except (Unavailable, TooManyRequests) as exc:
+            failures += 1
+            log.warning("ElasticJob %s/%s cannot be read: %s; trying again", namespace, name, exc)
+            await asyncio.sleep(backoff.seconds(failures, random.random()))
+        except NotFound as exc:
+            raise BadInput(f"there is no ElasticJob {namespace}/{name}: it was deleted, or SHOAL_JOB is wrong") from exc
+        except NotServed as exc:
+            raise BadInput(
+                f"{exc} (`helm install` or `kubectl apply --server-side -f install.yaml` installs it)"
+            ) from exc
+        except (Forbidden, Unauthorized) as exc:
+            raise BadInput(f"{exc}; the operator gives the service account {name}-master this right") from exc
+        except msgspec.ValidationError as exc:
+            raise BadInput(f"ElasticJob {namespace}/{name} is not one of this release: {exc}") from exc
+
+
+def understood(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
+    """The job as its master knows it: its workers. Raises `BadInput`."""
+    meant = normalise(job, defaults)
+    if Role.WORKER not in meant.roles:
+        raise BadInput(f"ElasticJob {meant.name} has no workers")
+    worker = meant.worker
+    limit = meant.limits.memory
+    return JobSpec(
+        name=meant.name,
+        uid=meant.uid,
+        min_nodes=max(1, worker.min),
+        max_nodes=max(1, worker.min, worker.max, worker.replicas or 0),
+        nproc=worker.processes,
+        node_unit=meant.node_unit,
+        max_restarts=worker.restart_count,
+        platform_grows=True,
+        # What all may have together, shared by the fewest that can train: more than that no member can ever get.
+        memory_limit=None if limit is None else max(1, limit // max(1, worker.min)),
+    )
+
+
+def training_of(view: JobView, term: int) -> Training:
+    """The master's report."""
+    last = view.decisions[-1] if view.decisions else None
+    return Training(
+        phase=str(view.phase),
+        reason=_cut(view.reason),
+        term=term,
+        world=view.generation,
+        world_size=view.world_size,
+        members=sum(1 for node in view.nodes if any(process.rank is not None for process in node.processes)),
+        step=view.step,
+        samples=view.samples,
+        sdk=view.sdk,
+        restarts=sum(node.incarnation - 1 + (node.status == "failed") for node in view.nodes),
+        error=None if view.error is None else view.error[-LONGEST_ERROR:],
+        last_decision=None if last is None else Decision(reason=_cut(last.reason), at=last.at),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
+
+
+class Reporter:
+    """Writes `status.training` by server-side apply, as the only manager of that field."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        name: str,
+        look: Callable[[], Training],
+        now: Callable[[], datetime],
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._client = client
+        self._namespace, self._name = namespace, name
+        self._look, self._now = look, now
+        self._backoff = backoff or Backoff(limit_seconds=10.0)
+        self._said: Training | None = None
+        self._said_at: datetime | None = None
+
+    async def run(self) -> None:
+        """Report until cancelled. Trouble is said and tried again: nothing of the job depends on it."""
+        failures = 0
+        while True:
+            report = self._look()
+            if self._is_due(report):
+                failures = 0 if await self._say(report, failures) else failures + 1
+            await asyncio.sleep(LOOK_SECONDS if not failures else self._backoff.seconds(failures, 1.0))
+
+    async def last_word(self) -> None:
+        """Report until it is accepted: how the job ended must not be lost. Returns also when the job is gone."""
+        failures = 0
+        while not await self._say(self._look(), failures):
+            failures += 1
+            await asyncio.sleep(self._backoff.seconds(failures, 1.0))
+
+    def _is_due(self, report: Training) -> bool:
+        said = self._said
+        if said is None or self._said_at is None:
+            return True
+        if report == said:
+            return False
+        news = ("phase", "world", "last_decision", "error", "sdk")
+        return (
+            any(getattr(report, name) != getattr(said, name) for name in news) or self._now() - self._said_at >= EVERY
+        )
+
+    async def _say(self, report: Training, failures: int) -> bool:
+        body = {
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "status": {"training": msgspec.to_builtins(report)},
+        }
+        try:
+            await self._client.apply(ELASTIC_JOBS, body, manager=MANAGER, subresource="status")
+        except NotFound:
+            log.warning("ElasticJob %s/%s is gone: nobody to report to", self._namespace, self._name)
+        except ApiError as exc:
+            if failures & (failures - 1) == 0:
+                log.warning("the report could not be written: %s; trying again", exc)
+            return False
+        self._said, self._said_at = report, self._now()
+        return True

@@ -1,0 +1,352 @@
+"""Scalers of a master in a Pod: how what it decides becomes Pods.
+
+- `ElasticJobScaler` declares: the master's orders stand in the spec of `<job>-auto`, the operator carries them out and
+  answers in its status, which Pods there are and how they ended. The master may touch no Pod. This is the default.
+- `PodScaler` acts: it creates and deletes the Pods itself, many at once, each tried again with back-off until it is so,
+  and watches them. It needs the right to create Pods, which is the right to read every Secret of the namespace.
+
+Both work from what is, not from what happened: `scale` adds to the orders and returns, a loop makes them so, and what
+was carried out is no order any more. An API server that is away for an hour delays everything and loses nothing. Both
+tell the master's desk what they see, as often as they see it; what the desk knows already changes nothing.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from shoal.api.elasticjob import Grant
+from shoal.api.meta import ObjectMeta
+from shoal.api.scaleplan import PodReport, ScalePlanSpec, ScalePlanStatus
+from shoal.core.exits import ProcessExit
+from shoal.core.job.values import Announced
+from shoal.core.nodes import Node, NodeId
+from shoal.core.plans import ScalePlan
+from shoal.platforms.kubernetes.backoff import Backoff
+from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
+from shoal.platforms.kubernetes.informer import Informer, InformerSettings
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, SCALE_PLANS
+from shoal.platforms.kubernetes.objects import PODS, Json, Pod
+from shoal.platforms.kubernetes.orders import Orders, node_named, ordered, pod_name, settled, sighting
+
+log = logging.getLogger("shoal.master")
+
+MANAGER = "shoal-master"
+WORKER = "worker"
+
+
+class Desk(Protocol):
+    """What the master wants to hear of its platform. Said again, nothing of it changes anything."""
+
+    def announced(self, nodes: tuple[Announced, ...]) -> None: ...
+
+    def exists(
+        self,
+        running: frozenset[NodeId],
+        ended: Mapping[NodeId, ProcessExit],
+        known: frozenset[NodeId] | None = None,
+    ) -> None: ...
+
+    def granted(self, count: int, *, victims: frozenset[NodeId], who: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerSettings:
+    backoff: Backoff = field(default_factory=lambda: Backoff(first_seconds=0.2, limit_seconds=10.0))
+    """Between tries of what the API server did not do."""
+    at_once: int = 16
+    """Pods that are created at the same time."""
+    informer: InformerSettings = field(default_factory=InformerSettings)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """The auto plan, as much of it as counts here."""
+
+    metadata: ObjectMeta
+    spec: ScalePlanSpec = ScalePlanSpec()
+    status: ScalePlanStatus | None = None
+
+
+class _JobStatus(msgspec.Struct, frozen=True):
+    grant: Grant | None = None
+
+
+class _Job(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    status: _JobStatus | None = None
+
+
+class _Watching:
+    """What both scalers do: watch the job's grant, know what is there, tell the desk, keep the orders."""
+
+    def __init__(
+        self, client: Client, *, namespace: str, job: str, settings: ScalerSettings | None, rng: random.Random | None
+    ) -> None:
+        self.settings = settings or ScalerSettings()
+        self._client = client
+        self._namespace, self._job = namespace, job
+        self._rng = rng or random.Random()
+        self._desk: Desk | None = None
+        self._woken = asyncio.Event()
+        self._orders = Orders()
+        self._reports: tuple[PodReport, ...] = ()
+        self._seen: frozenset[str] = frozenset()
+        self._jobs = self._informer(ELASTIC_JOBS, fields=f"metadata.name={job}")
+
+    def serve(self, desk: Desk) -> None:
+        """Whom to tell. To be called before `run`."""
+        self._desk = desk
+
+    # The port -----------------------------------------------------------------------------------------------
+
+    async def start(self, on_exit: Callable[[NodeId, ProcessExit], None]) -> None:
+        """Ends of nodes are told to the desk, with everything else that there is."""
+
+    async def scale(self, plan: ScalePlan) -> None:
+        before = self._orders
+        self._orders = ordered(before, plan, job=self._job, reports=self._reports)
+        if not self._orders.are_as(before):
+            self._woken.set()
+
+    async def close(self) -> None:
+        """The nodes are the operator's: it ends them when it hears that the job is over."""
+
+    # What is seen -------------------------------------------------------------------------------------------
+
+    def _observe(self, reports: tuple[PodReport, ...]) -> None:
+        assert self._desk is not None
+        self._reports = reports
+        self._seen |= {report.name for report in reports}
+        found = sighting(reports)
+        self._desk.announced(found.announced)
+        known = frozenset(node for name in self._seen if (node := node_named(self._job, name)) is not None)
+        self._desk.exists(found.running, found.ended, known)
+        grant = self._grant()
+        if grant is not None:
+            victims = frozenset(
+                node for name in grant.victims or () if (node := node_named(self._job, name)) is not None
+            )
+            self._desk.granted(granted(grant), victims=victims, who="the grant")
+        self._orders = settled(self._orders, reports, seen=self._seen)
+
+    def _grant(self) -> Grant | None:
+        found = self._jobs.get(self._namespace, self._job)
+        if found is None:
+            return None
+        status = msgspec.convert(found, _Job).status
+        return None if status is None else status.grant
+
+    def _informer(self, kind: Any, *, fields: str | None = None, labels: str | None = None) -> Informer[Any]:
+        informer: Informer[Any] = Informer(
+            self._client,
+            kind,
+            namespace=self._namespace,
+            fields=fields,
+            labels=labels,
+            settings=self.settings.informer,
+        )
+        informer.on_change(lambda _: self._woken.set())
+        return informer
+
+    async def _pause(self, failures: int) -> None:
+        """Wait before the next try, or until there is news."""
+        seconds = self.settings.backoff.seconds(failures, self._rng.random())
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            self._woken.set()
+
+
+def granted(grant: Grant) -> int:
+    return next((each.count for each in grant.counts or () if each.role == WORKER), 0)
+
+
+class ElasticJobScaler(_Watching):
+    """A `Scaler` that declares `<job>-auto` and reads the operator's answer there."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        job: str,
+        settings: ScalerSettings | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(client, namespace=namespace, job=job, settings=settings, rng=rng)
+        self._auto = f"{job}-auto"
+        self._plans = self._informer(SCALE_PLANS, fields=f"metadata.name={self._auto}")
+        self._declared: Orders | None = None
+
+    async def run(self) -> None:
+        """Keep the orders declared and the desk informed, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._jobs.run())
+            tasks.create_task(self._plans.run())
+            await self._jobs.synced()
+            await self._plans.synced()
+            self._resume()
+            failures = 0
+            while True:
+                self._woken.clear()
+                self._observe(self._answer())
+                try:
+                    await self._declare()
+                    failures = 0
+                    await self._woken.wait()
+                except ApiError as exc:
+                    failures += 1
+                    _complain(f"the plan {self._auto} could not be declared", exc, failures)
+                    await self._pause(failures)
+
+    def _resume(self) -> None:
+        """What the master before this one had ordered and was not carried out stands until we say otherwise."""
+        plan = self._plan()
+        if plan is not None:
+            create = {entry.name: entry for entry in plan.spec.create_pods or ()}
+            remove = frozenset(entry.name for entry in plan.spec.remove_pods or ())
+            self._declared = Orders(create=create, remove=remove)
+            self._orders = Orders(
+                create={**create, **self._orders.create},
+                remove=remove | self._orders.remove,
+                reason=self._orders.reason,
+            )
+
+    def _plan(self) -> _Plan | None:
+        found = self._plans.get(self._namespace, self._auto)
+        return None if found is None else msgspec.convert(found, _Plan)
+
+    def _answer(self) -> tuple[PodReport, ...]:
+        """Without an answer what was last known still is."""
+        plan = self._plan()
+        return self._reports if plan is None or plan.status is None else tuple(plan.status.pods or ())
+
+    async def _declare(self) -> None:
+        orders = self._orders
+        before = self._declared
+        if before is not None and before.are_as(orders):
+            return
+        spec: Json = {
+            "createPods": [msgspec.to_builtins(entry) for entry in orders.create.values()],
+            "removePods": [{"name": name} for name in sorted(orders.remove)],
+            "reason": orders.reason[:1024],
+        }
+        metadata = {"name": self._auto, "namespace": self._namespace}
+        plan = {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
+        await self._client.apply(SCALE_PLANS, plan, manager=MANAGER)
+        self._declared = orders
+
+
+class PodScaler(_Watching):
+    """A `Scaler` that creates and deletes Pods itself. `manifest` makes the Pod of a node; `labels` select them all.
+
+    It obeys the grant: no more Pods at a time than that, whatever is ordered; the rest waits. One Pod replaces another
+    as soon as that one is deleted or has ended.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        job: str,
+        labels: str,
+        manifest: Callable[[Node], Json],
+        report: Callable[[Pod], PodReport | None],
+        settings: ScalerSettings | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__(client, namespace=namespace, job=job, settings=settings, rng=rng)
+        self._pods: Informer[Pod] = self._informer(PODS, labels=labels)
+        self._manifest = manifest
+        self._report = report
+        self._nodes: dict[str, Node] = {}
+        self._tried: dict[str, int] = {}
+
+    async def scale(self, plan: ScalePlan) -> None:
+        self._nodes |= {pod_name(self._job, node.id): node for node in plan.launch_nodes}
+        await super().scale(plan)
+
+    async def run(self) -> None:
+        """Make the orders so and keep the desk informed, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._jobs.run())
+            tasks.create_task(self._pods.run())
+            await self._jobs.synced()
+            await self._pods.synced()
+            failures = 0
+            while True:
+                self._woken.clear()
+                self._observe(self._reported())
+                failures = failures + 1 if await self._act() else 0
+                if failures:
+                    await self._pause(failures)
+                else:
+                    await self._woken.wait()
+
+    def _reported(self) -> tuple[PodReport, ...]:
+        found = (self._report(pod) for pod in sorted(self._pods.all(), key=lambda pod: pod.metadata.name))
+        return tuple(report for report in found if report is not None)
+
+    async def _act(self) -> bool:
+        """Carry out what can be, side by side. Whether something has to be tried again."""
+        deletions = [self._delete(name) for name in sorted(self._orders.remove)]
+        results = [await deletion for deletion in deletions]
+        gate = asyncio.Semaphore(self.settings.at_once)
+
+        async def one(name: str) -> bool:
+            async with gate:
+                return await self._create(name)
+
+        async with asyncio.TaskGroup() as tasks:
+            creating = [tasks.create_task(one(name)) for name in self._affordable()]
+        return not all([*results, *(task.result() for task in creating)])
+
+    def _affordable(self) -> Sequence[str]:
+        """The Pods that may be created now, the oldest orders first."""
+        grant = self._grant()
+        there = sum(1 for report in self._reports if report.phase in ("Pending", "Running", "Unknown"))
+        room = 0 if grant is None else max(0, granted(grant) - there)
+        return [name for name in self._orders.create if name in self._nodes][:room]
+
+    async def _create(self, name: str) -> bool:
+        try:
+            await self._client.create(PODS, self._manifest(self._nodes[name]))
+        except AlreadyExists:
+            await self._pods.refresh(self._namespace, name)
+        except ApiError as exc:
+            self._tried[name] = self._tried.get(name, 0) + 1
+            _complain(f"Pod {name} could not be created", exc, self._tried[name])
+            return False
+        self._tried.pop(name, None)
+        return True
+
+    async def _delete(self, name: str) -> bool:
+        known = self._pods.get(self._namespace, name)
+        if known is None:
+            if name not in self._seen:
+                self._orders = replace(self._orders, remove=self._orders.remove - {name})
+            return True
+        if known.metadata.deletion_timestamp is not None:
+            return True
+        try:
+            await self._client.delete(PODS, name, namespace=self._namespace, uid=known.metadata.uid)
+        except (NotFound, Conflict):
+            await self._pods.refresh(self._namespace, name)  # gone, or another of that name: not what was meant
+        except ApiError as exc:
+            _complain(f"Pod {name} could not be deleted", exc, 1)
+            return False
+        return True
+
+
+def _complain(what: str, exc: ApiError, failures: int) -> None:
+    """Once at first and then less and less often; an API server that is away is no error of anybody here."""
+    if failures & (failures - 1) == 0:
+        level = logging.INFO if isinstance(exc, Unavailable) and failures < 4 else logging.WARNING
+        log.log(level, "%s: %s; trying again", what, exc)

@@ -1,0 +1,119 @@
+"""Reports read and orders written: what a master's plan means in Pods, and when it is carried out."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from shoal.api.elasticjob import ResourceSpec
+from shoal.api.scaleplan import PodReport
+from shoal.core.exits import ExitCause, cause_of
+from shoal.core.nodes import Node, NodeId, Role
+from shoal.core.plans import NodeResource, ScalePlan
+from shoal.platforms.kubernetes.orders import Orders, exit_of, node_named, ordered, settled, sighting
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def a_report(number: int, phase: str = "Running", **words: Any) -> PodReport:
+    return PodReport(name=f"j-worker-{number}", role="worker", id=number, phase=phase, **{"rank": number, **words})
+
+
+def a_node(number: int, seat: int, **words: Any) -> Node:
+    return Node(role=Role.WORKER, number=number, seat=seat, since=T0, reason="", **words)
+
+
+def replacing(old: Node, new: Node) -> ScalePlan:
+    return ScalePlan(launch_nodes=(new,), remove_nodes=(old,), reason="it was killed")
+
+
+@pytest.mark.parametrize(
+    ("report", "cause"),
+    [
+        pytest.param(a_report(1, "Failed", exit_code=137, oom_killed=True), ExitCause.OOM, id="oom"),
+        pytest.param(a_report(1, "Failed", exit_code=1), ExitCause.USER_ERROR, id="crash"),
+        pytest.param(a_report(1, "Failed", reason="Evicted"), ExitCause.KILLED, id="evicted"),
+        pytest.param(a_report(1, "Deleted"), ExitCause.KILLED, id="deleted"),
+        pytest.param(a_report(1, "Deleted", exit_code=0), ExitCause.KILLED, id="deleted-while-it-ended"),
+        pytest.param(a_report(1, "Succeeded"), ExitCause.SUCCEEDED, id="well"),
+    ],
+)
+def test_how_a_pod_ended(report: PodReport, cause: ExitCause) -> None:
+    assert cause_of(exit_of(report)) is cause
+
+
+def test_members_are_announced_with_seat_and_resource_also_those_that_failed_meanwhile() -> None:
+    reports = [
+        a_report(4, "Failed", rank=1, exit_code=1),
+        a_report(2, "Pending", rank=0, resource=ResourceSpec(memory="1Gi", cpu=2)),
+        a_report(1, "Deleted", rank=2),
+        PodReport(name="j-ps-0", role="ps", id=0, rank=0, phase="Running"),
+    ]
+    found = sighting(reports)
+    assert [(each.node, each.seat) for each in found.announced] == [("worker-2", 0), ("worker-4", 1)]
+    assert found.announced[0].resource == NodeResource(cpu=2, memory=1024)
+    assert found.running == {"worker-2"}
+    assert set(found.ended) == {"worker-4", "worker-1"}
+
+
+@pytest.mark.parametrize("name", ["j-worker-", "j-boss-3", "other-worker-3", "j-worker-x", "jworker-3", "j-worker-³"])
+def test_names_that_are_no_members(name: str) -> None:
+    assert node_named("j", name) is None
+
+
+def test_a_replacement_names_whom_it_replaces_and_what_it_should_have() -> None:
+    old = a_node(1, 1, resource=NodeResource(memory=1000))
+    new = replace(a_node(5, 1, resource=NodeResource(memory=1500)), avoid_hosts=frozenset({"j-worker-1", "node-9"}))
+    reports = [a_report(1, "Failed", host="node-3", resource=ResourceSpec(memory="1000Mi"))]
+    orders = ordered(Orders(), replacing(old, new), job="j", reports=reports)
+    (entry,) = orders.create.values()
+    assert (entry.name, entry.id, entry.rank_index, entry.replaces) == ("j-worker-5", 5, 1, "j-worker-1")
+    assert entry.resource == ResourceSpec(memory="1500Mi")
+    assert entry.avoid_hosts == ["node-3", "node-9"]
+    assert orders.remove == frozenset()  # it has ended: its logs may be wanted
+
+
+def test_a_replacement_like_the_one_before_leaves_its_resource_to_the_operator() -> None:
+    old, new = (a_node(n, 0, resource=NodeResource(memory=1000)) for n in (0, 1))
+    reports = [a_report(0, "Failed", resource=ResourceSpec(memory="1000Mi"))]
+    orders = ordered(Orders(), replacing(old, new), job="j", reports=reports)
+    assert orders.create["j-worker-1"].resource is None
+
+
+def test_a_pod_that_still_runs_is_removed() -> None:
+    orders = ordered(Orders(), replacing(a_node(1, 1), a_node(5, 1)), job="j", reports=[a_report(1)])
+    assert orders.remove == {"j-worker-1"}
+
+
+def test_the_same_plan_again_changes_nothing() -> None:
+    plan = replacing(a_node(1, 1), a_node(5, 1))
+    once = ordered(Orders(), plan, job="j", reports=[a_report(1)])
+    assert ordered(once, plan, job="j", reports=[a_report(1)]) == once
+    again = ordered(once, replace(plan, remove_nodes=()), job="j", reports=[a_report(1)])
+    assert again.create["j-worker-5"].replaces == "j-worker-1"
+
+
+def test_who_replaces_whom_is_found_by_the_seat_when_nobody_remembers() -> None:
+    plan = ScalePlan(launch_nodes=(a_node(5, 1),), reason="a new master found it missing")
+    orders = ordered(Orders(), plan, job="j", reports=[a_report(0), a_report(1, "Failed")])
+    assert orders.create["j-worker-5"].replaces == "j-worker-1"
+
+
+def test_orders_end_when_they_are_carried_out_and_not_before() -> None:
+    orders = ordered(Orders(), replacing(a_node(1, 1), a_node(5, 1)), job="j", reports=[a_report(1)])
+    still = settled(orders, [a_report(1)], seen=frozenset({"j-worker-1"}))
+    assert still is orders
+    created = settled(orders, [a_report(1), a_report(5, "Pending", replaces="j-worker-1")], seen=frozenset())
+    assert created.create == {}
+    assert created.remove == {"j-worker-1"}
+    assert settled(created, [a_report(1, "Deleted")], seen=frozenset()).remove == frozenset()
+    assert settled(created, [], seen=frozenset({"j-worker-1"})).remove == frozenset()
+
+
+def test_a_name_that_the_operator_used_for_another_seat_frees_the_one_it_was_meant_for() -> None:
+    orders = ordered(Orders(), replacing(a_node(1, 1), a_node(5, 1)), job="j", reports=[a_report(1, "Failed")])
+    after = settled(orders, [a_report(1, "Failed"), a_report(5, rank=2)], seen=frozenset())
+    assert after.create == {}
+    assert after.remove == {"j-worker-1"}
+    assert NodeId("worker-5") in sighting([a_report(5, rank=2)]).running
