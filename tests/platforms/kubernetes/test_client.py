@@ -262,6 +262,18 @@ async def test_a_silent_watch_ends_and_an_event_larger_than_any_buffer_arrives(s
     assert [len(event.object.metadata.name) for event in told if event.object] == [300_000]
 
 
+async def test_a_proxy_is_asked_in_the_servers_place(serve: Serve) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        asked.append(str(request.url))
+        return web.Response(body=b"{}")
+
+    async with Client(Access(server="http://api.invalid:8080/base", proxy=await serve(answer)), QUICK) as client:
+        await client.get(PODS, "a", namespace="n")
+    assert asked == ["http://api.invalid:8080/base/api/v1/namespaces/n/pods/a"]
+
+
 async def test_calls_are_observed_for_metrics(serve: Serve) -> None:
     seen: list[tuple[str, str, int]] = []
 

@@ -155,7 +155,7 @@ class Cache(Generic[T]):
         listed: dict[Key, T] = {key_of(obj): obj for obj in objects}
         changes: list[Change[T]] = []
         for key, before in list(self._objects.items()):
-            if key not in listed and not is_after(metadata_of(before), version):
+            if key not in listed:
                 change = self.saw_end(key, metadata_of(before).uid, version)
                 if change is not None:
                     changes.append(change)
