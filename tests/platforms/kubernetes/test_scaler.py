@@ -1,0 +1,265 @@
+"""Both scalers with a real master, on an API server that behaves; the test is the operator and the kubelet."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from shoal.api.scaleplan import PodReport
+from shoal.core.job import JobSettings, JobSpec
+from shoal.core.nodes import Node
+from shoal.core.view import JobView
+from shoal.master import Master
+from shoal.platforms.kubernetes.backoff import Backoff
+from shoal.platforms.kubernetes.client import Client, Merge
+from shoal.platforms.kubernetes.errors import Permission
+from shoal.platforms.kubernetes.fake import FakeApiServer
+from shoal.platforms.kubernetes.informer import InformerSettings
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, SCALE_PLANS
+from shoal.platforms.kubernetes.objects import PODS, Json, Pod
+from shoal.platforms.kubernetes.scaler import ElasticJobScaler, PodScaler, ScalerSettings
+from shoal.stores import MemoryState, MemoryStore
+from shoal.wire.tokens import JobKeys
+
+PATIENCE = 30
+SETTINGS = ScalerSettings(backoff=Backoff(first_seconds=0.01), informer=InformerSettings(backoff=Backoff()))
+KEYS = JobKeys.new("j.1")
+
+
+class Operator:
+    """What the test does in its place."""
+
+    def __init__(self, server: FakeApiServer, client: Client) -> None:
+        self.server, self.client = server, client
+        self.pods: dict[int, Json] = {}
+
+    async def begin(self) -> None:
+        self.server.serve(ELASTIC_JOBS, status=True)
+        self.server.serve(SCALE_PLANS, status=True)
+        spec: Json = {"worker": {"template": {}}}
+        await self.client.create(ELASTIC_JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": spec})
+        await self.client.create(SCALE_PLANS, {"metadata": {"name": "j-auto", "namespace": "default"}, "spec": {}})
+
+    async def grant(self, count: int, *victims: str) -> None:
+        grant = {"generation": 1, "counts": [{"role": "worker", "count": count}], "victims": list(victims)}
+        patch = Merge({"status": {"grant": grant}})
+        await self.client.patch(ELASTIC_JOBS, "j", patch, namespace="default", subresource="status")
+
+    async def report(self, number: int, phase: str = "Running", **words: Any) -> None:
+        name = f"j-worker-{number}"
+        known = self.pods.get(number, {"rank": number})
+        self.pods[number] = {**known, "name": name, "role": "worker", "id": number, "phase": phase, **words}
+        await self.tell()
+
+    async def tell(self) -> None:
+        patch = Merge({"status": {"pods": list(self.pods.values())}})
+        await self.client.patch(SCALE_PLANS, "j-auto", patch, namespace="default", subresource="status")
+
+    async def ordered(self, holds: Callable[[Json], bool]) -> Json:
+        """The plan's spec, as soon as it is so."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                plan = await self.client.get(SCALE_PLANS, "j-auto", namespace="default")
+                if holds(plan["spec"]):
+                    spec: Json = plan["spec"]
+                    return spec
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def operator() -> AsyncIterator[Operator]:
+    async with FakeApiServer() as server, Client(server.access()) as client:
+        operator = Operator(server, client)
+        await operator.begin()
+        yield operator
+
+
+@asynccontextmanager
+async def a_master(
+    scaler: ElasticJobScaler | PodScaler, state: MemoryState | None = None, *, grows: bool = True
+) -> AsyncIterator[Master]:
+    master = Master(
+        JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=8, command=("true",), platform_grows=grows),
+        JobSettings(),
+        scaler=scaler,
+        keys=KEYS,
+        nodes=0,
+        store=None if state is None else MemoryStore(state),
+    )
+    scaler.serve(master)
+    await master.start()
+    tasks = [asyncio.create_task(master.run()), asyncio.create_task(scaler.run())]
+    try:
+        yield master
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def declaring(client: Client) -> ElasticJobScaler:
+    return ElasticJobScaler(client, namespace="default", job="j", settings=SETTINGS)
+
+
+async def until(master: Master, holds: Callable[[JobView], bool]) -> JobView:
+    async with asyncio.timeout(PATIENCE):
+        while not holds(view := master.view()):
+            await asyncio.sleep(0.01)
+    return view
+
+
+def nodes_of(view: JobView) -> dict[str, str]:
+    return {node.node: node.status for node in view.nodes}
+
+
+async def test_granted_and_reported_pods_become_the_masters_nodes(operator: Operator) -> None:
+    async with a_master(declaring(operator.client)) as master:
+        await operator.grant(2)
+        await operator.report(0)
+        await operator.report(1, "Pending")
+        view = await until(master, lambda view: view.target == 2 and len(view.nodes) == 2)
+        assert nodes_of(view) == {"worker-0": "pending", "worker-1": "pending"}
+
+
+async def test_a_failed_pod_is_ordered_again_under_a_new_name_until_it_is_there(operator: Operator) -> None:
+    async with a_master(declaring(operator.client)):
+        await operator.grant(2)
+        await operator.report(0)
+        await operator.report(1, resource={"memory": "1000Mi"})
+        await operator.report(1, "Failed", exitCode=137, oomKilled=True)
+        spec = await operator.ordered(lambda spec: bool(spec.get("createPods")))
+        (entry,) = spec["createPods"]
+        assert (entry["name"], entry["id"], entry["rankIndex"]) == ("j-worker-2", 2, 1)
+        assert (entry["replaces"], entry["resource"]) == ("j-worker-1", {"memory": "1500Mi"})
+        del operator.pods[1]
+        await operator.report(2, "Pending", rank=1, replaces="j-worker-1")
+        await operator.ordered(lambda spec: not spec.get("createPods"))
+
+
+async def test_a_pod_that_is_no_longer_reported_is_gone(operator: Operator) -> None:
+    async with a_master(declaring(operator.client)) as master:
+        await operator.grant(1)
+        await operator.report(0)
+        await until(master, lambda view: len(view.nodes) == 1)
+        operator.pods.clear()
+        await operator.tell()
+        spec = await operator.ordered(lambda spec: bool(spec.get("createPods")))
+        assert spec["createPods"][0]["name"] == "j-worker-1"
+
+
+async def test_a_lower_grant_drains_the_named_and_orders_their_removal(operator: Operator) -> None:
+    async with a_master(declaring(operator.client)) as master:
+        await operator.grant(2)
+        await operator.report(0)
+        await operator.report(1)
+        await until(master, lambda view: len(view.nodes) == 2)
+        await operator.grant(1, "j-worker-0")
+        spec = await operator.ordered(lambda spec: bool(spec.get("removePods")))
+        assert spec["removePods"] == [{"name": "j-worker-0"}]
+        await operator.report(0, "Deleted")
+        await operator.ordered(lambda spec: not spec.get("removePods"))
+
+
+async def test_the_next_master_stands_by_what_the_one_before_had_ordered(operator: Operator) -> None:
+    state = MemoryState()
+    async with a_master(declaring(operator.client), state):
+        await operator.grant(2)
+        await operator.report(0)
+        await operator.report(1)
+        await operator.report(1, "Failed", exitCode=137)
+        before = await operator.ordered(lambda spec: bool(spec.get("createPods")))
+    async with a_master(declaring(operator.client), state) as master:
+        await until(master, lambda view: view.target == 2)
+        await operator.report(0, host="elsewhere")
+        after = await operator.ordered(lambda spec: True)
+        assert after["createPods"] == before["createPods"]
+
+
+async def test_nothing_is_written_while_nothing_changes(operator: Operator) -> None:
+    async with a_master(declaring(operator.client)) as master:
+        await operator.grant(1)
+        await operator.report(0)
+        await until(master, lambda view: len(view.nodes) == 1)
+        for number in range(20):
+            await operator.report(0, reason=f"again {number}")
+        assert [call for call in operator.server.calls if call[0] == "apply"] == []
+
+
+# PodScaler ---------------------------------------------------------------------------------------------------------
+
+
+def manifest(node: Node) -> Json:
+    labels = {"job": "j", "id": str(node.number), "rank": str(node.seat)}
+    return {
+        "metadata": {"name": f"j-{node.id}", "namespace": "default", "labels": labels},
+        "spec": {"containers": [{"name": "main", "image": "i"}], "restartPolicy": "Never"},
+    }
+
+
+def report(pod: Pod) -> PodReport:
+    number, rank = int(pod.metadata.labels["id"]), int(pod.metadata.labels["rank"])
+    phase = "Deleted" if pod.metadata.deletion_timestamp else pod.status.phase or "Pending"
+    return PodReport(name=pod.metadata.name, role="worker", id=number, rank=rank, phase=phase)
+
+
+def acting(client: Client) -> PodScaler:
+    return PodScaler(
+        client, namespace="default", job="j", labels="job=j", manifest=manifest, report=report, settings=SETTINGS
+    )
+
+
+async def pods_are(operator: Operator, *names: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = await operator.client.list(PODS, namespace="default")
+            live = [p for p in found.items if not p.metadata.deletion_timestamp and p.status.phase != "Failed"]
+            if sorted(pod.metadata.name for pod in live) == sorted(names):
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_pods_are_created_up_to_the_grant_and_replaced_when_they_fail(operator: Operator) -> None:
+    async with a_master(acting(operator.client), grows=False) as master:
+        await operator.grant(2)
+        await pods_are(operator, "j-worker-0", "j-worker-1")
+        await operator.grant(3)
+        await pods_are(operator, "j-worker-0", "j-worker-1", "j-worker-2")
+        operator.server.finish("default", "j-worker-1", phase="Failed")
+        await pods_are(operator, "j-worker-0", "j-worker-2", "j-worker-3")
+        assert nodes_of(master.view())["worker-1"] == "failed"
+
+
+async def test_a_pod_that_somebody_deletes_is_replaced(operator: Operator) -> None:
+    async with a_master(acting(operator.client), grows=False):
+        await operator.grant(1)
+        await pods_are(operator, "j-worker-0")
+        await operator.client.delete(PODS, "j-worker-0", namespace="default", grace_seconds=0)
+        await pods_are(operator, "j-worker-1")
+
+
+async def test_what_the_server_refuses_is_tried_again_until_it_is_so() -> None:
+    allowed = asyncio.Event()
+
+    def allow(_: str, permission: Permission) -> bool:
+        return permission.resource != "pods" or permission.verb != "create" or allowed.is_set()
+
+    async with FakeApiServer(allow=allow) as server, Client(server.access()) as client:
+        operator = Operator(server, client)
+        await operator.begin()
+        await operator.grant(2)
+        async with a_master(acting(client), grows=False):
+            async with asyncio.timeout(PATIENCE):
+                while server.calls.count(("create", "pods")) < 6:
+                    await asyncio.sleep(0.01)
+            allowed.set()
+            await pods_are(operator, "j-worker-0", "j-worker-1")
+
+
+async def test_a_node_is_removed_by_its_uid(operator: Operator) -> None:
+    async with a_master(acting(operator.client), grows=False):
+        await operator.grant(2)
+        await pods_are(operator, "j-worker-0", "j-worker-1")
+        await operator.grant(1, "j-worker-0")
+        await pods_are(operator, "j-worker-1")
