@@ -6,7 +6,7 @@ from typing import Any
 
 from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import ClientSettings
-from shoal.platforms.kubernetes.informer import Informer, InformerSettings
+from shoal.platforms.kubernetes.informer import InformerSettings
 from shoal.platforms.kubernetes.objects import ConfigMap, Container, Kind, ObjectMeta, Pod, PodSpec
 
 SWIFT = Backoff(first_seconds=0.005, limit_seconds=0.05)
@@ -71,8 +71,3 @@ async def until(is_so: Callable[[], bool], *, within: float = 60.0) -> None:
     async with asyncio.timeout(within):
         while not is_so():
             await asyncio.sleep(0.01)
-
-
-async def cached(informer: Informer[Any], is_so: Callable[[], bool]) -> None:
-    """Wait until an informer has seen what it should."""
-    await until(is_so)

@@ -1,11 +1,14 @@
 """Client and informer through a proxy that drops, repeats, delays, cuts and refuses."""
 
+from pathlib import Path
+
 import pytest
-from tests.cluster.chaos import ROUGH, Chaos, Odds
+from tests.cluster.chaos import ROUGH, Chaos, Odds, chaos_in_a_thread
 from tests.platforms.kubernetes.builders import QUICK_CLIENT, a_config
 from tests.platforms.kubernetes.disorder import survive
 
 from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.config import load
 from shoal.platforms.kubernetes.errors import Unavailable
 from shoal.platforms.kubernetes.fake import FakeApiServer
 from shoal.platforms.kubernetes.objects import CONFIG_MAPS
@@ -52,3 +55,12 @@ async def test_in_the_dark_nothing_is_reached_and_afterwards_everything() -> Non
             await client.list(CONFIG_MAPS)
         chaos.calm()
         assert (await client.list(CONFIG_MAPS)).items == ()
+
+
+async def test_a_process_reaches_the_server_through_the_proxys_kubeconfig(tmp_path: Path) -> None:
+    async with FakeApiServer(tokens={"t": "admin"}) as server:
+        with chaos_in_a_thread(server.access("t"), seed=1) as chaos:
+            access = load([chaos.write_kubeconfig(tmp_path / "config")], environment={})
+            async with Client(access, QUICK_CLIENT) as client:
+                await client.create(CONFIG_MAPS, a_config("a", "default"))
+            assert chaos.writes == ["POST /api/v1/namespaces/default/configmaps"]
