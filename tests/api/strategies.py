@@ -20,8 +20,18 @@ NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 MEMORY = st.sampled_from(["1Mi", "256Mi", "1.5Gi", "2e9", "1048576", 1_048_576, "8G", "+64Mi", "1048576000m"])
 
 
+_MADE: dict[int, st.SearchStrategy[Any]] = {}
+"""By the identity of the schema; those of `kinds()` live as long as this module."""
+
+
 def values(schema: Schema) -> st.SearchStrategy[Any]:
     """Values that the schema allows, by the schema alone."""
+    if id(schema) not in _MADE:
+        _MADE[id(schema)] = _values(schema)
+    return _MADE[id(schema)]
+
+
+def _values(schema: Schema) -> st.SearchStrategy[Any]:
     if schema.get(INT_OR_STRING):
         return st.integers(0, min(schema.get("maximum", 10**6), 10**6)) | _strings(schema)
     match schema["type"]:

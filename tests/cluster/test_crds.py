@@ -231,12 +231,14 @@ relaxed = settings(
 )
 
 
+@pytest.mark.timeout(900)
 @given(written=valid)
 @relaxed
 def test_the_server_takes_what_our_schemas_make(server: Cluster, written: Written) -> None:
     assert (verdict(server, written), problems(written)) == ("", ())
 
 
+@pytest.mark.timeout(900)
 @given(written=broken())
 @settings(relaxed, max_examples=400)
 def test_the_servers_verdict_on_broken_objects_is_ours(server: Cluster, written: Written) -> None:
