@@ -45,7 +45,7 @@ def member_pod(
     written = template.get("metadata") or {}
     pod: dict[str, Any] = template["spec"]
     _fill(pod, settings)
-    _train(pod["containers"][0], job, spec, member, settings)
+    _train(pod["containers"][0], job, spec, needs, member, settings)
     _size(pod, resource, of_template(needs.template), settings)
     if member.avoid_hosts:
         _avoid(pod, member.avoid_hosts)
@@ -88,19 +88,28 @@ def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
     pod["initContainers"] = [brings, *(pod.get("initContainers") or [])]
 
 
-def _train(container: dict[str, Any], job: JobSeen, spec: JobSpec, member: Member, settings: OperatorSettings) -> None:
+def _train(
+    container: dict[str, Any],
+    job: JobSeen,
+    spec: JobSpec,
+    needs: RoleNeeds,
+    member: Member,
+    settings: OperatorSettings,
+) -> None:
     """Put the agent in front of the user's command, and tell it who it is."""
     command = [*(container.get("command") or []), *(container.pop("args", None) or [])]
     if not command or PurePosixPath(command[0]).name != "shoal":
         command = [SHOAL, "agent", "--", *command]
     container["command"] = command
-    ours = _environment(job, spec, member, settings)
+    ours = _environment(job, spec, needs, member, settings)
     env = [*spec.env, *(container.get("env") or [])]
     taken = {each["name"] for each in ours}
     container["env"] = [*(each for each in env if each.get("name") not in taken), *ours]
 
 
-def _environment(job: JobSeen, spec: JobSpec, member: Member, settings: OperatorSettings) -> list[Manifest]:
+def _environment(
+    job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, settings: OperatorSettings
+) -> list[Manifest]:
     where = f"{service_name(job.name)}.{job.key.namespace}.svc:{settings.master_port}"
     said = {
         "SHOAL_JOB": job.name,
@@ -112,7 +121,7 @@ def _environment(job: JobSeen, spec: JobSpec, member: Member, settings: Operator
         "SHOAL_AGENT_JOB": job.name,
         "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
         "SHOAL_AGENT_ROLE": str(member.role),
-        "SHOAL_AGENT_SLOTS": str(spec.roles[member.role].processes),
+        "SHOAL_AGENT_SLOTS": str(needs.processes),
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
     if spec.checkpoint_path is not None:
@@ -133,21 +142,28 @@ def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: 
     if resource.gpu_num is not None and resource.gpu_num != written.gpu_num:
         amounts[settings.gpu_resource] = str(resource.gpu_num)
     if resource.gpu_type is not None:
-        pod.setdefault("nodeSelector", {})[settings.gpu_type_label] = resource.gpu_type
+        _part(pod, "nodeSelector")[settings.gpu_type_label] = resource.gpu_type
     if not amounts:
         return
-    resources = pod["containers"][0].setdefault("resources", {})
-    requests, limits = resources.setdefault("requests", {}), resources.setdefault("limits", {})
+    resources = _part(pod["containers"][0], "resources")
+    requests, limits = _part(resources, "requests"), _part(resources, "limits")
     requests.update(amounts)
     # A cpu limit would only slow it down; one that the user has set must not be below the request.
     limits.update({name: amount for name, amount in amounts.items() if name != "cpu" or "cpu" in limits})
 
 
+def _part(of: dict[str, Any], name: str) -> dict[str, Any]:
+    """A part of the template, made when it is missing or null."""
+    of[name] = of.get(name) or {}
+    found: dict[str, Any] = of[name]
+    return found
+
+
 def _avoid(pod: dict[str, Any], hosts: frozenset[str]) -> None:
     """Never on these hosts: in every alternative that the user's affinity has."""
-    affinity = pod.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    terms = required.setdefault("nodeSelectorTerms", []) or [{}]
+    affinity = _part(_part(pod, "affinity"), "nodeAffinity")
+    required = _part(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
+    terms = required.get("nodeSelectorTerms") or [{}]
     required["nodeSelectorTerms"] = [
         {
             **term,

@@ -1,0 +1,176 @@
+"""What a member's Pod is made of: the user's template, kept, and what we add."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.operator.builders import SETTINGS, TEMPLATE, a_job
+
+from shoal.api.elasticjob import Role
+from shoal.api.resources import Resource
+from shoal.operator.asks import needs_of
+from shoal.operator.memory import Member
+from shoal.operator.objects import fixed_objects
+from shoal.operator.pods import master_pod, member_pod
+
+MEMBER = Member(name="mnist-worker-3", role=Role.WORKER, id=3, rank=1)
+
+
+def a_member_pod(
+    template: dict[str, Any] | None = None, *, member: Member = MEMBER, resource: Resource | None = None, **spec: Any
+) -> dict[str, Any]:
+    job = a_job(worker={"template": template or TEMPLATE}, **spec)
+    assert job.spec is not None
+    needs = needs_of(job.spec, member.role)
+    assert needs is not None
+    return member_pod(job, job.spec, needs, member, resource or Resource(), SETTINGS)
+
+
+def with_container(**more: Any) -> dict[str, Any]:
+    container = {**TEMPLATE["spec"]["containers"][0], **more}
+    return {"spec": {"containers": [container]}}
+
+
+def env(pod: dict[str, Any]) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in pod["spec"]["containers"][0]["env"]}
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "expected"),
+    [
+        (["python", "train.py"], None, ["/shoal/bin/shoal", "agent", "--", "python", "train.py"]),
+        (["python"], ["-m", "x"], ["/shoal/bin/shoal", "agent", "--", "python", "-m", "x"]),
+        (["shoal", "run", "train.py"], None, ["shoal", "run", "train.py"]),
+    ],
+    ids=["wrapped", "arguments-too", "left-when-it-is-ours"],
+)
+def test_the_agent_stands_before_the_users_command(command: list, args: list | None, expected: list) -> None:
+    more = {"command": command} | ({"args": args} if args else {})
+    container = a_member_pod(with_container(**more))["spec"]["containers"][0]
+    assert container["command"] == expected
+    assert "args" not in container
+
+
+def test_the_template_is_kept_and_not_changed() -> None:
+    template = {
+        "metadata": {"annotations": {"sidecar.istio.io/inject": "false"}, "labels": {"team": "a"}},
+        "spec": {
+            "containers": [
+                {**TEMPLATE["spec"]["containers"][0], "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+                {"name": "side", "image": "side"},
+            ],
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "schedulerName": "volcano",
+            "securityContext": {"runAsUser": 7},
+            "automountServiceAccountToken": True,
+        },
+    }
+    before = copy.deepcopy(template)
+    pod = a_member_pod(template)
+    assert template == before
+    assert pod["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
+    assert pod["metadata"]["labels"]["team"] == "a"
+    assert pod["spec"]["schedulerName"] == "volcano"
+    assert pod["spec"]["securityContext"] == {"runAsUser": 7}
+    assert pod["spec"]["automountServiceAccountToken"] is True
+    assert pod["spec"]["containers"][1] == {"name": "side", "image": "side"}
+    assert {"name": "data", "mountPath": "/data"} in pod["spec"]["containers"][0]["volumeMounts"]
+
+
+def test_a_pod_says_whose_it_is_and_which_place_it_takes() -> None:
+    labels = a_member_pod()["metadata"]["labels"]
+    assert labels["elastic.iml.github.io/job-uid"] == "job-uid"
+    assert labels["elastic.iml.github.io/role"] == "worker"
+    assert labels["elastic.iml.github.io/rank-hint"] == "1"
+
+
+def test_the_agent_is_told_who_it_is_and_where_its_master_is() -> None:
+    said = env(a_member_pod(checkpoint={"path": "/ckpt"}))
+    assert said["SHOAL_AGENT_MASTER"] == "wss://mnist-master.default.svc:7077"
+    assert said["SHOAL_AGENT_NODE"] == "worker-3"
+    assert said["SHOAL_AGENT_CHECKPOINT_DIR"] == "/ckpt"
+    assert said["SHOAL_AGENT_FINGERPRINT"].startswith("sha256:")
+    assert said["SHOAL_AGENT_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+
+
+def test_no_token_stands_in_a_pod() -> None:
+    job = a_job()
+    tokens = fixed_objects(job, 1, SETTINGS)[0]["data"].values()
+    for pod in (a_member_pod(), master_pod(job, 1, SETTINGS)):
+        assert not any(token in str(pod) for token in tokens)
+
+
+def test_a_training_pod_mounts_only_the_agents_token() -> None:
+    volume = next(each for each in a_member_pod()["spec"]["volumes"] if each["name"] == "shoal-token")
+    assert [item["key"] for item in volume["secret"]["items"]] == ["agent", "fingerprint"]
+
+
+def test_shared_memory_is_memory_unless_the_user_mounts_it() -> None:
+    volumes = {each["name"]: each for each in a_member_pod()["spec"]["volumes"]}
+    assert volumes["shoal-shm"]["emptyDir"] == {"medium": "Memory"}
+    own = with_container(volumeMounts=[{"name": "mine", "mountPath": "/dev/shm"}])
+    assert "shoal-shm" not in {each["name"] for each in a_member_pod(own)["spec"]["volumes"]}
+
+
+@pytest.mark.parametrize(
+    ("written", "resource", "expected"),
+    [
+        ({}, Resource(), {}),
+        (
+            {},
+            Resource(cpu=0.5, memory=512, gpu_num=1),
+            {
+                "requests": {"cpu": "500m", "memory": "512Mi", "nvidia.com/gpu": "1"},
+                "limits": {"memory": "512Mi", "nvidia.com/gpu": "1"},
+            },
+        ),
+        (
+            {"requests": {"cpu": "1", "memory": "1500M"}, "limits": {"cpu": "1"}},
+            Resource(cpu=2.0, memory=1431),
+            {"requests": {"cpu": "2", "memory": "1500M"}, "limits": {"cpu": "2"}},
+        ),
+    ],
+    ids=["nothing-said", "all-said", "the-users-words-stay-where-nothing-else-is-asked"],
+)
+def test_resources(written: dict, resource: Resource, expected: dict) -> None:
+    template = with_container(resources=written) if written else None
+    assert a_member_pod(template, resource=resource)["spec"]["containers"][0].get("resources", {}) == expected
+
+
+def test_hosts_are_avoided_in_every_alternative_of_the_users_affinity() -> None:
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    template = {"spec": {**TEMPLATE["spec"], "affinity": {"nodeAffinity": required}}}
+    pod = a_member_pod(template, member=replace(MEMBER, avoid_hosts=frozenset({"bad"})))
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    for before, after in zip(terms, affinity["nodeSelectorTerms"], strict=True):
+        assert after["matchExpressions"] == before["matchExpressions"]
+        assert after["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}]
+
+
+def test_an_evaluator_that_is_not_described_runs_the_workers_template() -> None:
+    evaluator = Member(name="mnist-evaluator-0", role=Role.EVALUATOR, id=0, rank=0)
+    assert env(a_member_pod(member=evaluator))["SHOAL_ROLE"] == "evaluator"
+
+
+def test_nulls_in_a_template_are_nothing() -> None:
+    template = {"spec": {**TEMPLATE["spec"], "affinity": None, "nodeSelector": None, "volumes": None}}
+    pod = a_member_pod(
+        template, member=replace(MEMBER, avoid_hosts=frozenset({"bad"})), resource=Resource(gpu_type="a100")
+    )
+    assert pod["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "a100"}
+
+
+def test_the_fixed_objects_are_the_same_each_time_and_differ_between_jobs() -> None:
+    job = a_job()
+    assert fixed_objects(job, 1, SETTINGS) == fixed_objects(job, 1, SETTINGS)
+    other = replace(job, uid="another")
+    assert fixed_objects(job, 1, SETTINGS)[0]["data"] != fixed_objects(other, 1, SETTINGS)[0]["data"]
+
+
+def test_the_masters_role_names_its_objects_and_nothing_else() -> None:
+    role = next(each for each in fixed_objects(a_job(), 1, SETTINGS) if each["kind"] == "Role")
+    assert all(rule["resourceNames"] for rule in role["rules"])
+    assert {rule["resourceNames"][0] for rule in role["rules"]} == {"mnist", "mnist-auto", "mnist-state"}
+    assert not any("create" in rule["verbs"] or "delete" in rule["verbs"] for rule in role["rules"])
