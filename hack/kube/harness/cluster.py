@@ -9,29 +9,24 @@ RBAC is on. Whoever calls the API server does so as somebody: `kubeconfig` is th
 with a client certificate, `service_account` a program with a token.
 """
 
-import base64
-import contextlib
-import json
-import os
 import re
-import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from . import parts
 from .api import Api, ApiError, Object
-from .certificates import Authority, Signed, signing_key
+from .certificates import Authority
+from .control_plane import LOOPBACK, ControlPlane
 from .hosts import Hosts
 from .node import Node
 from .processes import Processes
+from .users import Users
 
-LOOPBACK = "127.0.0.1"
+ADMINISTRATORS = ["system:masters"]
 SERVICES = "10.96.0.0/16"
 """The Services' addresses where there is no node to bring packets to them."""
 
@@ -51,13 +46,10 @@ class Cluster:
         self.programs = parts.built(*wanted)
         self.folder = folder
         self.processes = Processes(folder, kept=kept)
-        self._users = folder / "users"
-        self._users.mkdir(exist_ok=True)
         self._authority = Authority()
+        self._users = Users(folder / "users", self._authority)
         self._node = Node(self.processes, self.programs) if node else None
         self._hosts = Hosts(self.processes, self.programs) if simulated_hosts else None
-        self.server = ""
-        """The API server's address."""
 
     def __enter__(self) -> "Cluster":
         try:
@@ -82,18 +74,21 @@ class Cluster:
     def stop(self) -> None:
         self.processes.stop()
 
+    @property
+    def server(self) -> str:
+        """The API server's address."""
+        return self._users.server
+
     # Who may do what, and how they get in
 
     @property
     def kubeconfig(self) -> Path:
         """The administrator's."""
-        return self._users / "admin"
+        return self._users.folder / "admin"
 
     def user(self, name: str, groups: Sequence[str] = ()) -> Path:
         """The kubeconfig of a person, who has a client certificate and may do what roles bound to the name allow."""
-        signed = self._authority.client(name, groups)
-        credentials = {"client-certificate-data": _base64(signed.certificate), "client-key-data": _base64(signed.key)}
-        return self._write_kubeconfig(name, credentials)
+        return self._users.with_certificate(name, groups)
 
     def service_account(
         self, namespace: str, name: str, *, lifetime: timedelta = timedelta(days=1), create: bool = True
@@ -101,9 +96,8 @@ class Cluster:
         """The kubeconfig of a program, which has a token of its service account (made first, unless it is there)."""
         if create:
             self._make_service_account(namespace, name)
-        return self._write_kubeconfig(
-            f"{namespace}-{name}", {"token": self.token(namespace, name, lifetime=lifetime)}, namespace
-        )
+        token = self.token(namespace, name, lifetime=lifetime)
+        return self._users.with_token(f"{namespace}-{name}", token, namespace)
 
     def token(self, namespace: str, name: str, *, lifetime: timedelta = timedelta(days=1)) -> str:
         """A token of an existing service account, by TokenRequest (10 minutes is the least the server agrees to)."""
@@ -180,141 +174,27 @@ class Cluster:
                     ) from None
             time.sleep(0.05)
 
-    # The control plane
-
     def _start_control_plane(self) -> None:
         address, services = LOOPBACK, SERVICES
         if self._node is not None:
             address, services = self._node.create(), self._node.services
-        etcd, etcd_peers, port = free_ports(3)
-        self.server = f"https://{address}:{port}"
-        keys = self._write_keys(address, services)
-        self.user("admin", ["system:masters"])
-        self._api = Api(
-            self.server, self._trust_of(self._authority.client("admin", ["system:masters"])), self.processes.check
-        )
-        self._start_etcd(etcd, etcd_peers)
-        self._start_api_server(address, port, f"http://{LOOPBACK}:{etcd}", services, keys)
+        plane = ControlPlane(self.processes, self.programs, self._authority, address=address, services=services)
+        self._users.server = plane.server
+        self.user("admin", ADMINISTRATORS)
+        self._api = Api(plane.server, self._users.trust("admin", ADMINISTRATORS), self.processes.check)
+        plane.start_api_server()
         self.wait_until_ready()
-        self._start_controllers(keys)
+        plane.start_controllers(self._users)
         self.api.wait(
             "/api/v1/namespaces/default/serviceaccounts",
             lambda items: any(item["metadata"]["name"] == "default" for item in items),
             what="the controller manager makes the default service account",
         )
 
-    def _start_etcd(self, port: int, peers: int) -> None:
-        client, peer = (f"http://{LOOPBACK}:{each}" for each in (port, peers))
-        flags = {
-            "data-dir": self.processes.data / "etcd",
-            "listen-client-urls": client,
-            "advertise-client-urls": client,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"default={peer}",
-            "unsafe-no-fsync": "true",  # a test's state need not survive the machine
-            "log-level": "warn",
-            "quota-backend-bytes": 8 * 2**30,
-        }
-        self.processes.start("etcd", [self.programs / "etcd", *as_flags(flags)])
-
-    def _start_api_server(self, address: str, port: int, etcd: str, services: str, keys: Path) -> None:
-        flags = {
-            "etcd-servers": etcd,
-            "bind-address": address,
-            "advertise-address": address,
-            "secure-port": port,
-            "tls-cert-file": keys / "server.crt",
-            "tls-private-key-file": keys / "server.key",
-            "client-ca-file": keys / "ca.crt",
-            "service-cluster-ip-range": services,
-            "service-account-key-file": keys / "tokens.key",
-            "service-account-signing-key-file": keys / "tokens.key",
-            "service-account-issuer": "https://kubernetes.default.svc",
-            "authorization-mode": "Node,RBAC",
-            "enable-admission-plugins": "NodeRestriction",
-            "allow-privileged": "true",
-            "endpoint-reconciler-type": "none",  # the node says by which address Pods get here
-            "kubelet-client-certificate": keys / "kubelet-client.crt",
-            "kubelet-client-key": keys / "kubelet-client.key",
-            "kubelet-certificate-authority": keys / "ca.crt",
-            "kubelet-preferred-address-types": "InternalIP",
-        }
-        self.processes.start("kube-apiserver", [self.programs / "kube-apiserver", *as_flags(flags)])
-
-    def _start_controllers(self, keys: Path) -> None:
-        # Their default of 20 to 50 calls a second would make 500 Pods a matter of half a minute.
-        common = {"leader-elect": "false", "secure-port": 0, "kube-api-qps": 1000, "kube-api-burst": 2000}
-        manager = {
-            **common,
-            "kubeconfig": self.user("system:kube-controller-manager"),
-            "use-service-account-credentials": "true",
-            "service-account-private-key-file": keys / "tokens.key",
-            "root-ca-file": keys / "ca.crt",
-        }
-        scheduler = {**common, "kubeconfig": self.user("system:kube-scheduler")}
-        self.processes.start("kube-controller-manager", [self.programs / "kube-controller-manager", *as_flags(manager)])
-        self.processes.start("kube-scheduler", [self.programs / "kube-scheduler", *as_flags(scheduler)])
-
-    # Keys and kubeconfigs
-
-    def _write_keys(self, address: str, services: str) -> Path:
-        first_service = services.rsplit(".", 1)[0] + ".1"
-        names = [
-            address,
-            LOOPBACK,
-            first_service,
-            "localhost",
-            "kubernetes",
-            "kubernetes.default",
-            "kubernetes.default.svc",
-        ]
-        server = self._authority.server([*names, "kubernetes.default.svc.cluster.local"])
-        client = self._authority.client("kube-apiserver", ["system:masters"])
-        keys = self.processes.data / "keys"
-        keys.mkdir(mode=0o700)
-        (keys / "ca.crt").write_bytes(self._authority.certificate)
-        (keys / "tokens.key").write_bytes(signing_key())
-        for name, signed in (("server", server), ("kubelet-client", client)):
-            (keys / f"{name}.crt").write_bytes(signed.certificate)
-            (keys / f"{name}.key").write_bytes(signed.key)
-        return keys
-
-    def _trust_of(self, signed: Signed) -> ssl.SSLContext:
-        """How a client checks the server, and shows who it is itself."""
-        context = ssl.create_default_context(cadata=self._authority.certificate.decode())
-        with contextlib.ExitStack() as stack:  # OpenSSL reads its own certificate from a file only
-            path = self._users / ".admin.pem"
-            stack.callback(path.unlink)
-            path.touch(mode=0o600)
-            path.write_bytes(signed.certificate + signed.key)
-            context.load_cert_chain(path)
-        return context
-
     def _kubeconfigs_of_a_node(self, name: str) -> tuple[Path, Path, Path]:
         """Kubelet's, kube-proxy's, and that of the cluster's name server."""
         dns = self.user("system:coredns")
         return self.user(f"system:node:{name}", ["system:nodes"]), self.user("system:kube-proxy"), dns
-
-    def _write_kubeconfig(self, name: str, credentials: Object, namespace: str = "default") -> Path:
-        path = self._users / name.replace(":", "-").removeprefix("system-")
-        text = json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": name,
-                "clusters": [_named("shoal", "cluster", self._cluster_entry())],
-                "users": [_named(name, "user", credentials)],
-                "contexts": [_named(name, "context", {"cluster": "shoal", "user": name, "namespace": namespace})],
-            },
-            indent=2,
-        )
-        with open(path, "w", opener=lambda file, flags: os.open(file, flags, 0o600)) as file:
-            file.write(text + "\n")
-        return path
-
-    def _cluster_entry(self) -> Object:
-        return {"server": self.server, "certificate-authority-data": _base64(self._authority.certificate)}
 
     def _make_service_account(self, namespace: str, name: str) -> None:
         try:
@@ -329,21 +209,3 @@ def is_in_phase(pod: Object, phase: str) -> bool:
     status = pod.get("status", {})
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in status.get("conditions", ()))
     return bool(status.get("phase") == phase and (ready or phase != "Running"))
-
-
-def as_flags(flags: dict[str, Any]) -> list[str]:
-    return [f"--{name}={value}" for name, value in flags.items()]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago. All are held until the last is found, so that they differ."""
-    with contextlib.ExitStack() as held:
-        return [held.enter_context(socket.create_server((LOOPBACK, 0))).getsockname()[1] for _ in range(count)]
-
-
-def _named(name: str, kind: str, content: Object) -> Object:
-    return {"name": name, kind: content}
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
