@@ -54,7 +54,7 @@ def bundle(folder: Path) -> None:
     _install(library / "site-packages")
     _bring_libraries(folder, library)
     _write_command(folder / "bin" / "shoal", version)
-    _compile(folder, version)
+    compiled(folder, version)
 
 
 def _copy_interpreter(folder: Path, library: Path, version: str) -> None:
@@ -70,7 +70,9 @@ def _copy_interpreter(folder: Path, library: Path, version: str) -> None:
 
 def _install(target: Path) -> None:
     """Shoal itself as users get it: built from the tree, with the versions of the constraints file."""
-    words = ["pip", "install", "--quiet", "--target", target, "--constraint", ROOT / "constraints.txt"]
+    # Copies: what follows changes the libraries in place, and a hard link would change those of uv's cache with them.
+    words = ["pip", "install", "--quiet", "--link-mode", "copy", "--target", target]
+    words += ["--constraint", ROOT / "constraints.txt"]
     subprocess.run([sys.executable, "-m", "uv", *words, f"{ROOT}[kubernetes]"], check=True)
     shutil.rmtree(target / "bin", ignore_errors=True)
 
@@ -114,7 +116,7 @@ def _write_command(path: Path, version: str) -> None:
     path.chmod(0o755)
 
 
-def _compile(folder: Path, version: str) -> None:
+def compiled(folder: Path, version: str) -> None:
     """With the paths that it will have; unchecked, as nobody writes there later."""
     words = ["-m", "compileall", "-q", "-j", "2", "--invalidation-mode", "unchecked-hash"]
     place = f"{PLACE}/lib/{version}"

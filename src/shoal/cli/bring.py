@@ -26,6 +26,11 @@ def bring(source: Path, target: Path) -> None:
             f"{source} is no bundle: it needs the interpreter of this machine, so it cannot be brought along"
         )
     try:
-        shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
+        target.mkdir(exist_ok=True)
+        for part in source.iterdir():  # the directory itself may be somebody else's: it stays as it is
+            if part.is_dir():
+                shutil.copytree(part, target / part.name, symlinks=True, dirs_exist_ok=True)
+            else:
+                shutil.copy2(part, target / part.name)
     except (OSError, shutil.Error) as exc:
         raise BadInput(f"{source} cannot be copied to {target}: {exc}") from exc

@@ -88,7 +88,7 @@ async def run(place: Place, access: "Access") -> int:
     from shoal.core.job import JobSettings
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
-    from shoal.platforms.kubernetes.platform import Reporter, read_job, training_of, understood
+    from shoal.platforms.kubernetes.platform import Reporter, first_ask, read_job, training_of, understood
     from shoal.platforms.kubernetes.scaler import ElasticJobScaler
     from shoal.platforms.kubernetes.store import SecretStore
 
@@ -97,7 +97,7 @@ async def run(place: Place, access: "Access") -> int:
     tokens, listen = _tokens(place), _listen(place)
     async with Client(access) as client:
         job = await read_job(client, place.namespace, place.job)
-        scaler = ElasticJobScaler(client, namespace=place.namespace, job=place.job)
+        scaler = ElasticJobScaler(client, namespace=place.namespace, job=place.job, asks=first_ask(job))
         master = Master(
             understood(job),
             JobSettings(),

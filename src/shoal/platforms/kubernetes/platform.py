@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from shoal.api.elasticjob import Decision, ElasticJob, Role, Training
+from shoal.api.elasticjob import Decision, ElasticJob, OptimizeMode, Role, Training
 from shoal.api.jobspec import JobDefaults, normalise
 from shoal.core.errors import BadInput
 from shoal.core.job.values import JobSpec
@@ -37,6 +37,7 @@ LOOK_SECONDS = 0.5
 """How often the job is looked at for news."""
 EVERY = timedelta(seconds=5)
 """Progress is reported at most so often; a change of phase or world, and a decision, at once."""
+FIRST_WORKERS = 2
 LONGEST_TEXT, LONGEST_ERROR = 1024, 8192
 
 
@@ -82,6 +83,23 @@ def understood(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
         # What all may have together, shared by the fewest that can train: more than that no member can ever get.
         memory_limit=None if limit is None else max(1, limit // max(1, worker.min)),
     )
+
+
+def first_ask(job: ElasticJob, defaults: JobDefaults | None = None) -> dict[Role, int]:
+    """How many members of each role the master asks for when nobody has said, before anything is known of the job.
+
+    Two workers: a job that can lose one, and the least that tells how it scales. In manual mode nothing is asked for.
+    """
+    meant = normalise(job, defaults)
+    if meant.optimize_mode is OptimizeMode.MANUAL:
+        return {}
+    asked = {}
+    for role, needs in meant.roles.items():
+        wanted = FIRST_WORKERS if role is Role.WORKER else 1
+        unit = meant.node_unit if role is Role.WORKER else 1
+        most = max(needs.max // unit * unit, unit)
+        asked[role] = min(max(-(-max(wanted, needs.min) // unit) * unit, unit), most)
+    return asked
 
 
 def training_of(view: JobView, term: int) -> Training:

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from shoal.api.elasticjob import Grant
+from shoal.api.elasticjob import Grant, Role
 from shoal.api.meta import ObjectMeta
-from shoal.api.scaleplan import PodReport, ScalePlanSpec, ScalePlanStatus
+from shoal.api.scaleplan import PodReport, ReplicaResourceSpecs, ScalePlanSpec, ScalePlanStatus
 from shoal.core.exits import ProcessExit
 from shoal.core.job.values import Announced
 from shoal.core.nodes import Node, NodeId
@@ -176,10 +176,13 @@ class ElasticJobScaler(_Watching):
         *,
         namespace: str,
         job: str,
+        asks: Mapping[Role, int] | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        """`asks`: how many members of each role the master asks for; what users ask for goes first."""
         super().__init__(client, namespace=namespace, job=job, settings=settings, rng=rng)
+        self._asks = dict(asks or {})
         self._auto = f"{job}-auto"
         self._plans = self._informer(SCALE_PLANS, fields=f"metadata.name={self._auto}")
         self._declared: Orders | None = None
@@ -211,7 +214,8 @@ class ElasticJobScaler(_Watching):
         if plan is not None:
             create = {entry.name: entry for entry in plan.spec.create_pods or ()}
             remove = frozenset(entry.name for entry in plan.spec.remove_pods or ())
-            self._declared = Orders(create=create, remove=remove)
+            if plan.spec.replica_resource_specs == _counts(self._asks):
+                self._declared = Orders(create=create, remove=remove)
             self._orders = Orders(
                 create={**create, **self._orders.create},
                 remove=remove | self._orders.remove,
@@ -233,6 +237,7 @@ class ElasticJobScaler(_Watching):
         if before is not None and before.are_as(orders):
             return
         spec: Json = {
+            "replicaResourceSpecs": {str(role): {"replicas": count} for role, count in self._asks.items()},
             "createPods": [msgspec.to_builtins(entry) for entry in orders.create.values()],
             "removePods": [{"name": name} for name in sorted(orders.remove)],
             "reason": orders.reason[:1024],
@@ -241,6 +246,11 @@ class ElasticJobScaler(_Watching):
         plan = {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
         await self._client.apply(SCALE_PLANS, plan, manager=MANAGER)
         self._declared = orders
+
+
+def _counts(asks: Mapping[Role, int]) -> ReplicaResourceSpecs | None:
+    """The asks as they stand in a plan."""
+    return msgspec.convert({str(r): {"replicas": n} for r, n in asks.items()}, ReplicaResourceSpecs) if asks else None
 
 
 class PodScaler(_Watching):

@@ -1,0 +1,64 @@
+"""A training script for Pods: all-reduce on gloo with the SDK, over data in a fixed order.
+
+It writes down what it trains, one file for each process: `step micro-batch size record …`, before each commit. The
+test speaks to it through the folder: with a file `fast` there it does not wait between steps any more.
+"""
+
+import argparse
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+import shoal.torch as elastic
+
+torch.set_num_threads(1)
+
+
+class Numbers(Dataset[Any]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--size", type=int, default=6000)
+    parser.add_argument("--pace", type=float, default=0.1)
+    parser.add_argument("--hungry", type=int, help="MiB that the member in seat 1 takes after some steps")
+    given = parser.parse_args()
+    torch.manual_seed(1)
+    model = torch.nn.Linear(1, 1)
+    state = elastic.State(
+        model=model, optimizer=torch.optim.SGD(model.parameters(), 1e-6), micro_batches=6, micro_batch_size=2
+    )
+    name = f"{socket.gethostname()}.{os.getpid()}.{time.time_ns()}"
+    log = (given.log / f"{name}.log").open("w", buffering=1)
+    eaten = bytearray()
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        nonlocal eaten
+        data = elastic.ordered(state, "train", size=given.size, epochs=1, seed=5)
+        for batches in data.steps(Numbers()):
+            lines = []
+            for micro, records in batches:
+                model(records.float().unsqueeze(1)).mean().backward()
+                words = " ".join(str(record) for record in records.tolist())
+                lines.append(f"{micro.step} {micro.index} {state.size} {words}\n")
+            if given.hungry and state.step == 20 and os.environ["SHOAL_RANK_HINT"] == "1":
+                eaten = bytearray(os.urandom(1024)) * (given.hungry * 1024)
+            if not (given.log / "fast").exists():
+                time.sleep(given.pace)
+            log.write("".join(lines))
+            state.commit()
+
+    train(state)
+
+
+if __name__ == "__main__":
+    main()
