@@ -18,7 +18,7 @@ from hack.kube.harness import Cluster, Object
 
 ROOT = Path(__file__).parents[2]
 CRDS = ROOT / "deploy" / "chart" / "templates" / "crds"
-PATIENCE = 90.0
+PATIENCE = 120.0
 TEMPLATE = {
     "spec": {
         "containers": [{"name": "main", "image": "localhost/anything:1", "command": ["python", "train.py"]}],

@@ -3,6 +3,7 @@
 import json
 import re
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -222,7 +223,7 @@ def test_a_foreign_object_of_a_fixed_name_is_never_adopted(jobs: Jobs) -> None:
 def test_a_namespace_that_is_being_deleted_ends_quietly(
     cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
 ) -> None:
-    namespace = make_namespace(cluster)
+    namespace = cluster.namespace(f"ending-{uuid.uuid4().hex[:6]}")
     home = make_namespace(cluster)
     with operator(cluster, "all", tmp_path, "--home", home):
         jobs = Jobs(cluster, namespace)

@@ -78,7 +78,7 @@ class Stage:
                 clock=lambda: datetime.now(UTC),
             )
             queue: WorkQueue[Key] = WorkQueue()
-            cluster.on_wake(lambda namespace, name: queue.add(Key(namespace, name)))
+            cluster.on_wake(lambda namespace, name, after: queue.add_after(Key(namespace, name), after))
             crashing.wake_all = lambda: [queue.add(Key(*each)) for each in cluster.known_jobs()]  # type: ignore[attr-defined]
             crashing.queue = queue  # type: ignore[attr-defined]
             tasks = [

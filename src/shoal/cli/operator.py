@@ -61,6 +61,8 @@ FLAGS: tuple[Flag, ...] = (
          help="Where /metrics, /healthz and /readyz are served; port 0: any."),
     Flag(name="workers", metavar="N", default="16", group=PROCESS, help="Jobs that are worked on at once."),
     Flag(name="parallel-writes", metavar="N", default="32", group=PROCESS, help="Pods created or deleted at once."),
+    Flag(name="relist-seconds", metavar="SECONDS", default="600", group=PROCESS,
+         help="How long an event that was lost on the way can go unnoticed."),
     Flag(name="log-level", metavar="LEVEL", default="info", group=PROCESS, help="debug, info or warning."),
 )
 # fmt: on
@@ -87,6 +89,7 @@ class OperatorConfig:
     silence: timedelta
     drain: timedelta
     ending: timedelta
+    relist_seconds: float
     checks: bool
 
     def settings(self, install_key: bytes) -> "OperatorSettings":
@@ -158,6 +161,7 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> Op
         silence=timedelta(seconds=as_seconds(given["silence"])),
         drain=timedelta(seconds=as_seconds(given["drain"])),
         ending=timedelta(seconds=as_seconds(given["ending"])),
+        relist_seconds=as_seconds(given["relist_seconds"], zero=False),
         checks="skip_checks" not in given,
     )
 
@@ -208,6 +212,7 @@ async def _serve(
     from shoal.operator.snapshot import Key
     from shoal.platforms.kubernetes.cluster import KubernetesCluster
     from shoal.platforms.kubernetes.events import Recorder
+    from shoal.platforms.kubernetes.informer import InformerSettings
     from shoal.platforms.kubernetes.workqueue import WorkQueue
 
     recorder = Recorder(client, controller=MANAGER, instance=config.identity)
@@ -216,13 +221,14 @@ async def _serve(
         recorder=recorder,
         manager=MANAGER,
         namespace=config.namespace,
+        settings=InformerSettings(relist_seconds=config.relist_seconds),
         writer=client.fenced(elector.check),
     )
     operator = Operator(cluster, settings, metrics=metrics, clock=lambda: datetime.now(UTC))
     queue: WorkQueue[Key] = WorkQueue(refill=lambda: [Key(*each) for each in cluster.known_jobs()])
 
-    def wake(namespace: str, name: str) -> None:
-        queue.add(Key(namespace, name))
+    def wake(namespace: str, name: str, after: float) -> None:
+        queue.add_after(Key(namespace, name), after)
 
     cluster.on_wake(wake)
 

@@ -192,7 +192,7 @@ class Crew:
         )
 
     def _free_rank(self, role: Role) -> int:
-        taken = {member.rank for member in self.seats(role)}
+        taken = {member.rank for member in self._members.values() if member.role is role and member.has_seat}
         return next(rank for rank in range(len(taken) + 1) if rank not in taken)
 
 

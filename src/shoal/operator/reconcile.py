@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
@@ -22,7 +21,7 @@ from shoal.operator.plan import JobPlan, plan_job
 from shoal.operator.ports import Cluster, Json
 from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
-from shoal.operator.snapshot import JobSeen, Key, PlanSeen, Snapshot
+from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
 from shoal.operator.writing import differs, write_job, write_plan
 
@@ -59,6 +58,9 @@ class Reconciler:
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
         self._held: dict[str, Held] = {}
+        self._said: dict[str, tuple[str, PlanStatus]] = {}
+        """Of each plan, in which version it was found to say what it should."""
+        self._plans_of: dict[str, list[str]] = {}
         self._creating = asyncio.Semaphore(settings.parallel_writes)
 
     async def reconcile(self, key: Key) -> timedelta | None:
@@ -100,6 +102,7 @@ class Reconciler:
         for raw in raw_plans:
             plan = read_plan(raw, job.name)
             seen[plan.ask] = (raw, plan)
+        self._plans_of[job.uid] = [plan.uid for _, plan in seen.values()]
         memory = job.memory
         expected = {member.name: member.uid for member in memory.members if member.uid is not None}
         if memory.master.uid is not None:
@@ -130,12 +133,16 @@ class Reconciler:
                 for notice in plan.notices:
                     self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
         for ask, verdict in plan.plan_statuses.items():
-            raw, plan_seen = seen[ask]
-            await self._write_plan(raw, plan_seen, write_plan(plan_seen, verdict))
+            await self._write_plan(*seen[ask], verdict)
 
-    async def _write_plan(self, raw: Json, plan: PlanSeen, status: dict[str, Any]) -> None:
+    async def _write_plan(self, raw: Json, plan: PlanSeen, verdict: PlanStatus) -> None:
+        if self._said.get(plan.uid) == (plan.version, verdict):
+            return
+        status = write_plan(plan, verdict)
         if differs(status, raw.get("status")):
             await self._cluster.write_status(raw, status)
+        else:
+            self._said[plan.uid] = (plan.version, verdict)
 
     async def _act(self, job: JobSeen, plan: JobPlan) -> tuple[Trouble, ...]:
         """Do what was decided. Returns what the server refused."""
@@ -185,7 +192,7 @@ class Reconciler:
             elsewhere = [each for each in self._cluster.namespaces_of(key.name) if each != key.namespace]
             verdict = judge_orphan(plan, key, elsewhere, now=self._clock())
             try:
-                await self._write_plan(raw, plan, write_plan(plan, verdict))
+                await self._write_plan(raw, plan, verdict)
             except Outdated:
                 continue  # it has changed, so it wakes us again
 
@@ -194,6 +201,8 @@ class Reconciler:
         if uid is not None:
             self._prepared.pop(uid, None)
             self._held.pop(uid, None)
+            for plan in self._plans_of.pop(uid, ()):
+                self._said.pop(plan, None)
             self._reader.forget(uid)
 
 

@@ -46,8 +46,8 @@ from shoal.platforms.kubernetes.objects import (
 from shoal.platforms.kubernetes.pods import pod_seen
 
 Json = Mapping[str, Any]
-Wake = Callable[[str, str], None]
-"""Told the namespace and the name of a job that something happened to."""
+Wake = Callable[[str, str, float], None]
+"""Told the namespace and the name of a job that something happened to, and how many seconds the look may wait."""
 
 _KINDS: Mapping[str, Kind[Any]] = {
     kind.kind: kind
@@ -66,6 +66,8 @@ _KINDS: Mapping[str, Kind[Any]] = {
 _MADE_ONCE = frozenset({SECRETS.kind, SCALE_PLANS.kind})
 """Kinds whose contents are somebody else's, or never change, once they exist."""
 _BY_JOB = "job"
+_GATHERING = 0.05
+"""How long a look at a job may wait for more news of its Pods: they come in bursts, and one look serves all."""
 
 
 class KubernetesCluster:
@@ -102,18 +104,18 @@ class KubernetesCluster:
 
         def job(change: Change[Any]) -> None:
             meta = metadata_of(change.object)
-            wake(meta.namespace, meta.name)
+            wake(meta.namespace, meta.name, 0.0)
 
         def plan(change: Change[Any]) -> None:
             seen = (change.before, change.object) if isinstance(change, Updated) else (change.object,)
             for namespace, name in dict.fromkeys(_job_of(each) for each in seen):
                 if name:
-                    wake(namespace, name)
+                    wake(namespace, name, 0.0)
 
         def pod(change: Change[Pod]) -> None:
             name = change.object.metadata.labels.get(JOB_NAME)
-            if name:
-                wake(change.object.metadata.namespace, name)
+            if name and not (isinstance(change, Updated) and pod_seen(change.before) == pod_seen(change.object)):
+                wake(change.object.metadata.namespace, name, _GATHERING)
 
         self._jobs.on_change(job)
         self._plans.on_change(plan)
