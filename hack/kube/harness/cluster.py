@@ -177,7 +177,8 @@ class Cluster:
     def _start_control_plane(self) -> None:
         address, services = LOOPBACK, SERVICES
         if self._node is not None:
-            address, services = self._node.create(), self._node.services
+            self._node.machine.create()
+            address, services = self._node.machine.outer_address, self._node.machine.services
         plane = ControlPlane(self.processes, self.programs, self._authority, address=address, services=services)
         self._users.server = plane.server
         self.user("admin", ADMINISTRATORS)
