@@ -223,6 +223,10 @@ def _is_plain(word: str) -> bool:
 
 
 def files(definitions: Sequence[Definition] = DEFINITIONS) -> dict[str, str]:
-    """File names, and what should stand in them."""
+    """File names, and what should stand in them: templates of the chart that are plain YAML as well.
+
+    Helm reads its instructions in comments too, so `crds.install: false` leaves the definitions to somebody else.
+    """
     head = "# Generated from shoal.api by `python tools/crds.py --write`; change the models, not this file.\n"
-    return {f"{each.plural}.yaml": head + to_yaml(crd(each)) for each in definitions}
+    begin, end = "# {{ if .Values.crds.install }}\n", "# {{ end }}\n"
+    return {f"{each.plural}.yaml": head + begin + to_yaml(crd(each)) + end for each in definitions}

@@ -176,7 +176,7 @@ def _role(job: JobSeen) -> Manifest:
             rule(GROUP, "elasticjobs", job.name, "get", "list", "watch"),
             rule(GROUP, "elasticjobs/status", job.name, "get", "patch"),
             rule(GROUP, "scaleplans", auto_name(job.name), "get", "list", "watch", "patch"),
-            rule("", "secrets", f"{job.name}-state", "get", "patch", "update"),
+            rule("", "secrets", f"{job.name}-state", "get", "patch"),
         ],
     }
 
