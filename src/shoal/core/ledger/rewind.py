@@ -71,6 +71,7 @@ def restored(d: DynamicDataset, mark: DynamicCheckpoint) -> tuple[DynamicDataset
         attempts=attempts,
         floor=attempts,
         turn=mark.turn,
+        stood=d.stood,
     )
     fresh, _ = settled(_as_far_as(fresh, d))
     return fresh, tuple(Wake(owner, d.spec.name) for owner in d.waiting)
