@@ -23,7 +23,9 @@ import msgspec
 
 from shoal.core import ledger as ledgers
 from shoal.core.errors import BadInput
-from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, Lease, Ledger, Owner, Progress, Verdict, records
+from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, Kind, Lease, Ledger, Owner, Progress, Verdict, records
+from shoal.core.ledger.dealing import Standing, mark_of
+from shoal.core.rounds import Extent
 from shoal.wire.local import (
     DataAnswer,
     DatasetNamed,
@@ -34,6 +36,8 @@ from shoal.wire.local import (
     LedgerWanted,
     ShardsGiven,
     ShardsSaid,
+    StreamSaid,
+    WorldStands,
 )
 
 PREFETCH = 2
@@ -127,6 +131,8 @@ class Data:
         self._changed = threading.Condition()
         self._specs: dict[str, DatasetSpec] = {}
         self._queues: dict[str, _Queue] = {}
+        self._stands: dict[str, tuple[int, int, Standing]] = {}
+        """Where the world stands that this process speaks for, as far as it was not told."""
         self._asking = threading.Lock()
         self._marks: deque[LedgerMark] = deque()
         self._restores = 0
@@ -169,6 +175,8 @@ class Data:
         spec = self.spec(name)
         if spec.is_ordered:
             raise BadInput(f"dataset {name} has a fixed global batch: its records follow from the step")
+        if spec.together:
+            raise BadInput(f"dataset {name} is dealt inside a world: its records follow from where that stands")
         if prefetch < 1:
             raise BadInput(f"dataset {name}: prefetch must be at least 1, got {prefetch}")
         with self._changed:
@@ -224,6 +232,38 @@ class Data:
                 news = any(shard.done != shard.reported for shard in queue.open.values())
             if news:
                 self._say(name)
+        with self._changed:
+            stands, self._stands = self._stands, {}
+        for generation, step, standing in stands.values():
+            self._send(WorldStands(generation=generation, step=step, mark=mark_of(standing)))
+
+    # Streams ----------------------------------------------------------------------------------------------
+
+    def grow(self, name: str, partition: int, upto: int) -> None:
+        """Records of a stream's partition exist up to this offset (not included). Whoever waits for them is woken."""
+        self._send(StreamSaid(extent=self._extent(name, partition, upto, closed=False)))
+
+    def end(self, name: str, partition: int, at: int) -> None:
+        """A stream's partition ends at this offset (not included), for good."""
+        self._send(StreamSaid(extent=self._extent(name, partition, at, closed=True)))
+
+    def _extent(self, name: str, partition: int, offset: int, *, closed: bool) -> Extent:
+        spec = self.spec(name)
+        if spec.kind is not Kind.STREAM:
+            raise BadInput(f"dataset {name}: only a stream grows or is closed, this is a {spec.kind} dataset")
+        if not 0 <= partition < len(spec.partitions):
+            raise BadInput(f"dataset {name}: partition must be in 0..{len(spec.partitions) - 1}, got {partition}")
+        if offset < spec.partitions[partition]:
+            first = spec.partitions[partition]
+            raise BadInput(f"dataset {name}: partition {partition} begins at {first} and cannot end at {offset}")
+        return Extent(dataset=name, partition=partition, until=offset, closed=closed)
+
+    # In a world -------------------------------------------------------------------------------------------
+
+    def stands(self, standing: Standing, *, generation: int, step: int) -> None:
+        """The world that this process speaks for has committed this step. It is told with the next `flush`."""
+        with self._changed:
+            self._stands[standing.spec.name] = (generation, step, standing)
 
     # With the model's checkpoint --------------------------------------------------------------------------
 
@@ -303,17 +343,28 @@ class Alone:
     """The agent and the master of a process that trains alone: a ledger of its own."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
+        """A stream may grow in another thread than the one that trains."""
         self._ledger = Ledger()
+        self._asked: dict[str, ShardsSaid] = {}
         self._held: dict[str, set[int]] = {}
         self._owner = Owner("alone.0@0")
         self.data = Data(self._said)
 
     def _said(self, word: DataWord) -> None:
+        with self._lock:
+            self._hear(word)
+
+    def _hear(self, word: DataWord) -> None:
         match word:
             case DatasetNamed(spec=spec):
                 self._ledger = ledgers.registered(self._ledger, spec)
             case ShardsSaid():
                 self._exchange(word)
+            case StreamSaid(extent=extent):
+                self._extend(extent)
+            case WorldStands(generation=generation, step=step, mark=mark):
+                self._ledger = ledgers.stood(self._ledger, mark, generation=generation, step=step)
             case LedgerWanted():
                 self.data.received(LedgerMark(mark=ledgers.checkpoint(self._ledger)))
             case LedgerPut(mark=mark):
@@ -322,7 +373,14 @@ class Alone:
                     held.clear()
                 self.data.received(LedgerMark())
 
+    def _extend(self, extent: Extent) -> None:
+        extend = ledgers.closed if extent.closed else ledgers.grown
+        self._ledger, woken = extend(self._ledger, extent.dataset, extent.partition, extent.until)
+        for wake in woken:
+            self._exchange(msgspec.structs.replace(self._asked[wake.dataset], completed=(), progress=()))
+
     def _exchange(self, word: ShardsSaid) -> None:
+        self._asked[word.dataset] = word
         held = self._held.setdefault(word.dataset, set())
         held.difference_update(word.completed)
         ask = Ask(
