@@ -158,8 +158,6 @@ class Shell:
 
     async def run(self) -> int:
         await self._server.start()
-        if self._settings.checkpoint.replica:
-            await self._replicas.start()
         self._handle_signals()
         background: list[asyncio.Task[None]] = []
         try:
@@ -256,6 +254,9 @@ class Shell:
 
     def welcomed(self, welcome: Welcome) -> None:
         self._welcome = welcome
+        self._saver.told(welcome.checkpoint)
+        if welcome.checkpoint.replica:
+            self._replicas.start()
         self._welcome_came.set()
         self._beat_now.set()
         if self._settings.command or welcome.command:
@@ -298,6 +299,7 @@ class Shell:
             incarnation=self._node.incarnation,
             address=self._settings.address,
             max_workers=self._welcome.max_workers,
+            resumed=self._welcome.resumed,
         )
 
     def process_attached(self, local_rank: int) -> None:

@@ -379,6 +379,7 @@ def join(what: Join, options: RunOptions, environment: Mapping[str, str]) -> int
         python=agent_command.training_python(environment),
         host=socket.gethostname(),
         environment={**environment, **share.environment},
+        checkpoint_dir=options.checkpoint_dir,
     )
     code = asyncio.run(agent.run(settings))
     # To whoever supervises an agent 76 means that another try cannot help; to a person it is simply a failure.

@@ -5,6 +5,7 @@ when the records have grown long, a snapshot takes their place. A store that can
 is said once, and a snapshot is tried again until one is taken.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ MINOR_SECONDS = timedelta(seconds=1)
 """Progress alone is written at most so often."""
 RETRY = timedelta(seconds=5)
 """Between tries to write again after the store could not."""
+CLAIM_RETRY_SECONDS = 0.5
 COMPACT_BYTES = 256 * 1024
 """So many bytes of changes, and four times the snapshot's, make a new snapshot worth while."""
 
@@ -37,14 +39,14 @@ class Keeper:
         self._trouble_at: datetime | None = None
         self.trouble: str | None = None
 
-    async def claim(self, *, must_exist: bool = False) -> tuple[Claimed, Job | None]:
+    async def claim(self, *, must_exist: bool = False, patience: float = 0.0) -> tuple[Claimed, Job | None]:
         """Take the job's state over: what was found, and the job that it tells of.
 
-        A new job goes on without a store that cannot be used; one that must exist does not. Raises as
-        `StateStore.claim` does.
+        A new job goes on without a store that cannot be used; one that must exist does not, but may come back within
+        `patience` seconds. Raises as `StateStore.claim` does.
         """
         try:
-            claimed = await self._store.claim()
+            claimed = await self._claimed(patience)
         except StateUnavailable as exc:
             if must_exist:
                 raise
@@ -57,6 +59,29 @@ class Keeper:
         if claimed.trouble is not None:
             self._fail(claimed.trouble)
         return claimed, job
+
+    async def _claimed(self, patience: float) -> Claimed:
+        until = asyncio.get_running_loop().time() + patience
+        told = False
+        while True:
+            try:
+                return await self._store.claim()
+            except StateUnavailable as exc:
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+                if not told:
+                    log.warning("%s; trying again for %g s", exc, patience)
+                told = True
+                await asyncio.sleep(CLAIM_RETRY_SECONDS)
+
+    async def raise_term(self, term: int) -> bool:
+        """Own the state under a higher term; False: that cannot be written now. Raises `Superseded`."""
+        try:
+            await self._store.raise_term(term)
+        except StateUnavailable as exc:
+            self._fail(str(exc))
+            return False
+        return True
 
     async def keep(self, job: Job) -> None:
         """Write what has changed. Raises `Superseded`; nothing else."""

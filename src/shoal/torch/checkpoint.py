@@ -201,6 +201,12 @@ class Checkpoints:
             raise ModelMismatch(
                 f"the checkpoint of step {header.step} in {where} is of another model: {difference}; "
                 "give another --checkpoint-dir, or the script that made it"
+            if self._session is not None and self._session.attached.resumed:
+                raise ModelMismatch(
+                    f"the checkpoint of step {header.step} in {where} was trained with {header.batching}, this script has "
+                    f"{state.batching}: a resumed job goes on in the same order (the most workers of --nnodes count too); "
+                    "start a new job to change that"
+                )
             )
         state.restore_saved(_unpacked(image, state.device))
         _tell(f"restored step {header.step} from {where}")

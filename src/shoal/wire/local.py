@@ -216,6 +216,8 @@ class Attached(Message, frozen=True, kw_only=True):
     address: str
     """The address to bind to, and where peers reach this node."""
     max_workers: int
+    resumed: bool = False
+    """The job goes on from an earlier life: a checkpoint of it must be continued as it was trained."""
 
 
 class SlotGiven(Message, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from shoal.core.nodes import Node, NodeId, ProcessSeen
 from shoal.core.plans import ScalePlan
 from shoal.core.recovery import Budget, RecoverySettings
 from shoal.core.rounds import Round, RoundAnswer
+from shoal.core.saving import CheckpointSpec
 from shoal.core.view import DecisionView, JobPhase, ResizeView
 from shoal.core.world import Notice, Rendezvous
 
@@ -36,6 +37,7 @@ class JobSpec:
     max_restarts: int = 3
     """Charged restarts per seat; 0 means none."""
     command: tuple[str, ...] = ()
+    checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,8 @@ class Job:
     """What is trained of which dataset, and who trains what now."""
     restored: Mapping[Owner, int] = field(default_factory=dict)
     """Of each process that restored a checkpoint, the last time it did, by its own count."""
+    resumed: int = 0
+    """How many times all of it was gone and it was begun again from its records."""
 
 
 # What can happen -----------------------------------------------------------------------------------------
