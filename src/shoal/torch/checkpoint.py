@@ -205,9 +205,8 @@ class Checkpoints:
             if self._session is not None and self._session.attached.resumed:
                 raise ModelMismatch(
                     f"the checkpoint of step {header.step} in {where} was trained with {header.batching}, this script "
-                    f"has {state.batching}: a resumed job goes on in the same order (the most workers of --nnodes count "
-                    "too); "
-                    "start a new job to change that"
+                    f"has {state.batching}: a resumed job goes on in the same order (the most workers of --nnodes "
+                    "count too); start a new job to change that"
                 )
             _tell(f"the checkpoint was trained with {header.batching}, this job has {state.batching}")
         saved = _unpacked(image, state.device)
