@@ -1,7 +1,7 @@
 """The job's data: its ledger, as part of everything else that happens to the job.
 
 Agents come in rounds (`rounds`); nodes that are gone give back what their processes held; time gives away what is
-overdue; in the ordered mode the account follows the steps that rank 0 reports, and where a world deals shards by itself,
+overdue; in the ordered mode the account follows the steps that rank 0 reports, and where a world deals shards itself,
 what its source says. A poisoned dataset fails the job, by name. Whoever waits and can go on is told so, on whichever
 node it is.
 """

@@ -3,8 +3,8 @@
 A `DatasetSpec` is what a user registers. It has one of two modes:
 
 - **ordered** (`batch` is given): a fixed global batch. Which records are in step s is arithmetic; nothing is leased.
-- **dynamic** (`batch` is None): shards of `shard_size` records are leased to whoever asks; or, `together`, dealt among the
-  members of a world that trains in lockstep (`dealing`).
+- **dynamic** (`batch` is None): shards of `shard_size` records are leased to whoever asks; or, `together`, dealt among
+  the members of a world that trains in lockstep (`dealing`).
 
 Contradictions are refused here, once, in words that the user can act on; everything behind may rely on the spec.
 """

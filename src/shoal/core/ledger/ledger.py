@@ -179,9 +179,7 @@ def is_complete(ledger: Ledger) -> bool:
     """Every training dataset that workers have named is complete. An evaluation may still run."""
     in_order = [d for name, d in ledger.ordered.items() if name not in ledger.inherited]
     training = [
-        d
-        for name, d in ledger.dynamic.items()
-        if d.spec.purpose is Purpose.TRAINING and name not in ledger.inherited
+        d for name, d in ledger.dynamic.items() if d.spec.purpose is Purpose.TRAINING and name not in ledger.inherited
     ]
     return all(ordered.is_complete(d) for d in in_order) and all(dynamic.is_over(d) for d in training)
 
