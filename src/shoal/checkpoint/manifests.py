@@ -67,7 +67,8 @@ class Found:
 
 
 def write(folder: Folder, parts: Iterable[memoryview], *, job: str, step: int, saved_at: float) -> Manifest:
-    """Write one image, given in parts, and put its manifest in place. Raises `OSError` and leaves what was there."""
+    """Write one image, given in parts, and put its manifest in place, over one of the same step that may be there.
+    Raises `OSError` and leaves what was there."""
     name = f"step-{step:012d}"
     data = f"{name}-{secrets.token_hex(4)}.data"
     try:
@@ -83,10 +84,13 @@ def write(folder: Folder, parts: Iterable[memoryview], *, job: str, step: int, s
             crc32=tuple(f"{value:08x}" for value in sums),
         )
         manifest = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
+        before = _data_named_by(folder, f"{name}.json")
         folder.replace(f"{name}.json", msgspec.json.format(msgspec.json.encode(manifest), indent=0))
     except OSError:
         _remove_quietly(folder, data)
         raise
+    if before is not None:
+        _remove_quietly(folder, before)
     return manifest
 
 
@@ -147,6 +151,14 @@ class _Sums:
 
 def _checksum(manifest: Manifest) -> str:
     return f"{zlib.crc32(msgspec.json.encode(msgspec.structs.replace(manifest, checksum=''))):08x}"
+
+
+def _data_named_by(folder: Folder, name: str) -> str | None:
+    """The data of a manifest that is about to be replaced; None: there is none, or it is damaged."""
+    try:
+        return _manifest(folder, name).data
+    except Damaged:
+        return None
 
 
 def _remove_quietly(folder: Folder, name: str) -> None:

@@ -42,6 +42,7 @@ class Home:
         making.mkdir(mode=0o700)
         self._lock = os.open(making / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._closed = False
         self.path = root / name
         making.rename(self.path)  # a sweeper sees it only with the lock held
 
@@ -63,8 +64,11 @@ class Home:
         return path
 
     def close(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Safe to repeat."""
+        if not self._closed:
+            self._closed = True
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
 
 
 def sweep(root: Path = SHARED_MEMORY) -> list[Path]:
