@@ -143,11 +143,13 @@ async def _run(config: MasterConfig, store: "StateStore", sockets: tuple[int, ..
 
 
 def open_store(where: str) -> "StateStore":
-    """A directory, or `etcd://HOST:PORT/PREFIX`."""
+    """A directory, or `etcd://HOST:PORT/PREFIX`. Raises `BadInput` for anything else."""
     if where.startswith(("etcd://", "etcds://")):
         from shoal.stores.etcd import EtcdStore
 
         return EtcdStore.at(where)
+    if "://" in where:
+        raise BadInput(f"a store is a directory or etcd://HOST:PORT/PREFIX, got {where!r}")
     from shoal.stores.file import FileStore
 
     return FileStore(Path(where))

@@ -171,9 +171,12 @@ class Supervisor:
         first: JobView,
         seen: Callable[[JobView], None],
         note: Callable[[str], None],
+        begin: Turn = Turn.NEW,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        """`first`: the job as it is while nobody can be asked. `seen` is called with every later look at it."""
+        """`first`: the job as it is while nobody can be asked. `seen` is called with every later look at it. `begin`
+        is what the first master is told; those after it take over."""
+        self._begin = begin
         self._command = command
         self._scaler = scaler
         self._url = url
@@ -198,6 +201,11 @@ class Supervisor:
     @property
     def view(self) -> JobView:
         return self._view
+
+    @property
+    def has_begun(self) -> bool:
+        """Some master was heard."""
+        return self._term > 0
 
     async def run(self) -> JobView:
         """Run the job. Whatever happens, nothing of it is left running afterwards. Raises `NoMaster`."""
@@ -233,7 +241,7 @@ class Supervisor:
     # The master -------------------------------------------------------------------------------------------
 
     async def _keep_master(self) -> None:
-        quick_deaths, turn = 0, Turn.NEW
+        quick_deaths, turn = 0, self._begin
         while True:
             master, self._spare = self._spare, None
             if master is None or not master.is_alive:
@@ -251,7 +259,7 @@ class Supervisor:
                 raise NoMaster(why_not)
             self._note(f"the master ended with {describe(ended.exit)}: another one takes over, training goes on")
             # A master that died before anybody heard of it may not have begun the job.
-            turn = Turn.TAKE_OVER if self._term else Turn.NEW
+            turn = Turn.TAKE_OVER if self._term else self._begin
 
     async def _keep_spare(self) -> None:
         """Have another master ready that has imported everything."""

@@ -1,9 +1,9 @@
 """How a job goes on of which nothing runs any more: the machine went down, or it was stopped, or it failed.
 
-A takeover finds nodes that train on; here there are none, so the job begins as a new one does, with new nodes. What it
-keeps is what must never be used twice (names of nodes, generations) and the ledger, as the last master recorded it. That
-is where the data goes on if nobody restores a model. Whoever restores one brings the ledger's state of that moment along,
-and that one wins: what the restored model has not seen is trained again.
+A takeover finds nodes that train on; here there are none, so the job begins as a new one does, with new nodes. What
+it keeps is what must never be used twice (names of nodes, generations) and the ledger, as the last master recorded it.
+That is where the data goes on if nobody restores a model. Whoever restores one brings along where the ledger stood at
+that moment, and that wins: what the restored model has not seen is trained again.
 """
 
 from dataclasses import replace
@@ -11,6 +11,7 @@ from datetime import datetime
 
 from shoal.core import ledger
 from shoal.core.errors import BadInput
+from shoal.core.job import data
 from shoal.core.job.handle import Turned, begun, fresh_job
 from shoal.core.job.takeover import noted
 from shoal.core.job.values import Job, JobSettings, JobSpec
@@ -51,5 +52,8 @@ def resumed(
 
 def _words(before: Job, term: int) -> str:
     how = f"{before.phase}: {before.reason}" if before.ended is not None else "it was lost"
-    reached = "" if before.gain.step is None else f", step {before.gain.step} was reached"
-    return f"master {term} resumes the job ({how}{reached})"
+    reached = [] if before.gain.step is None else [f"step {before.gain.step}"]
+    for dataset in data.views(before.ledger):
+        of = "" if dataset.records is None else f" of {dataset.records}"
+        reached.append(f"{dataset.name}: epoch {dataset.epoch}, {dataset.done}{of} records trained")
+    return f"master {term} resumes the job ({'; '.join((how, *reached))})"
