@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shoal.checkpoint.folder import Folder
+from shoal.checkpoint.folder import Folder, reason
 from shoal.checkpoint.image import BadImage, Image
 from shoal.core.errors import ShoalError
 
@@ -190,9 +190,8 @@ def load(folder: Folder, found: Found) -> Image:
     try:
         data = folder.load(manifest.data)
     except OSError as exc:
-        raise Damaged(f"{where}: its data {manifest.data} cannot be read: {exc}") from exc
-    if len(data) != manifest.nbytes:
-        raise Damaged(f"{where}: its data has {len(data)} bytes, {manifest.nbytes} were written")
+        raise _unreadable(folder, found, exc) from exc
+    _check_length(folder, found, len(data))
     for number, wanted in enumerate(manifest.crc32):
         begin = number * manifest.chunk_bytes
         if f"{zlib.crc32(data[begin : begin + manifest.chunk_bytes]):08x}" != wanted:
@@ -203,12 +202,30 @@ def load(folder: Folder, found: Found) -> Image:
         raise Damaged(f"{where}: {exc}") from exc
 
 
+def look(folder: Folder, found: Found) -> None:
+    """See that the checkpoint's data is there, as long as it was written; it is not read. Raises `Damaged`."""
+    try:
+        length = folder.length(found.manifest.data)
+    except OSError as exc:
+        raise _unreadable(folder, found, exc) from exc
+    _check_length(folder, found, length)
+
+
+def _unreadable(folder: Folder, found: Found, exc: OSError) -> Damaged:
+    return Damaged(f"{folder.url}: {found.name}: its data {found.manifest.data} cannot be read: {reason(exc)}")
+
+
+def _check_length(folder: Folder, found: Found, length: int) -> None:
+    if length != (wanted := found.manifest.nbytes):
+        raise Damaged(f"{folder.url}: {found.name}: its data has {length} bytes, {wanted} were written")
+
+
 def _manifest(folder: Folder, name: str) -> Manifest:
     where = f"{folder.url}: {name}"
     try:
         manifest = msgspec.json.decode(folder.read(name), type=Manifest)
     except OSError as exc:
-        raise Damaged(f"{where} cannot be read: {exc}") from exc
+        raise Damaged(f"{where} cannot be read: {reason(exc)}") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise Damaged(f"{where} is damaged: {exc}") from exc
     if manifest.format != FORMAT:
