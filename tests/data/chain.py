@@ -25,6 +25,11 @@ from shoal.trainer.data import Data, Shard
 from shoal.wire.local import LedgerPut
 
 
+def place(shard: Shard) -> int:
+    """Which line a shard is of: an epoch's, or a partition's."""
+    return shard.partition or shard.epoch
+
+
 class Process:
     def __init__(self, node: str, pid: int, desk: Desk, spec: DatasetSpec, trained: Counter[tuple[int, int]]) -> None:
         self.owner = owner_of(node, 0, pid)
@@ -33,6 +38,8 @@ class Process:
         self._spec = spec
         self._trained = trained
         self.data.register(spec)
+        for partition, first in enumerate(spec.partitions):
+            self.data.grow(spec.name, partition, first)  # nothing is known to be there
         self.data.want(spec.name, prefetch=2)
 
     @property
@@ -49,7 +56,7 @@ class Process:
         for _ in range(min(count, shard.size - shard.done)):
             if shard.is_lost:
                 break
-            self._trained[shard.epoch, shard.lease.start + shard.done] += 1
+            self._trained[place(shard), shard.lease.start + shard.done] += 1
             shard.trained(1)
         if shard.is_lost or shard.done == shard.size:
             self.data.close(shard)
@@ -103,9 +110,11 @@ class Agent:
 
 
 class Chain:
-    def __init__(self, seed: int, spec: DatasetSpec, *, nodes: int = 3) -> None:
+    def __init__(self, seed: int, spec: DatasetSpec, *, nodes: int = 3, ends: tuple[int, ...] = ()) -> None:
         self.chance = Random(seed)
         self.spec = spec
+        self.ends = ends
+        """Where the partitions of a stream end, which only `finish` says."""
         self.trained: Counter[tuple[int, int]] = Counter()
         self.pids = 0
         self.term = 1
@@ -180,8 +189,9 @@ class Chain:
                 lambda: self.wait(self.chance.choice([0.1, 3.0])),
                 self.save,
                 lambda: self.restore(agent),
+                lambda: self.grow(agent),
             ],
-            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 2, 1, 0.5],
+            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 2, 1, 0.5, 10 if self.ends else 0],
         )[0]()
         self.check()
 
@@ -193,6 +203,19 @@ class Chain:
         if self.mark is not None and agent.process is not None:
             self.restores += 1
             agent.desk.said(agent.process.owner, LedgerPut(number=self.restores, mark=self.mark))
+
+    def grow(self, agent: Agent) -> None:
+        """A process says how far a partition of the stream goes: news, or an old word again."""
+        if agent.process is not None:
+            partition = self.chance.randrange(len(self.ends))
+            first, end = self.spec.partitions[partition], self.ends[partition]
+            agent.process.data.grow(self.spec.name, partition, self.chance.randint(first, end))
+
+    def end(self, agent: Agent) -> None:
+        """A process says where the stream ends; every one does, again and again."""
+        if agent.process is not None:
+            for partition, end in enumerate(self.ends):
+                agent.process.data.end(self.spec.name, partition, end)
 
     def lose_link(self, agent: Agent) -> None:
         if agent.connected:
@@ -208,6 +231,7 @@ class Chain:
                 if agent.process is None:
                     agent.start()
                 assert agent.process is not None
+                self.end(agent)
                 agent.process.work(5)
                 agent.turn()
                 self.hear(agent)
@@ -221,6 +245,7 @@ class Chain:
         if self.spec.name not in self.story.job.ledger.dynamic:
             return
         account = ledgers.account_of(self.story.job.ledger, self.spec.name)
-        for start, stop in account.done[0]:
-            for position in range(start, stop):
-                assert self.trained[account.epoch, position], f"position {position} counts and was never trained"
+        for line, done in enumerate(account.done):
+            for start, stop in done:
+                for position in range(start, stop):
+                    assert self.trained[line or account.epoch, position], f"{position} counts and was never trained"

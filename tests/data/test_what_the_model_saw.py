@@ -49,9 +49,9 @@ async def held(run: JobRun, out: Path, count: int) -> list[int]:
     return pids
 
 
-@pytest.mark.parametrize("mode", ["sharded", "ordered"])
+@pytest.mark.parametrize("mode", ["sharded", pytest.param("ordered", marks=pytest.mark.slow)])
 async def test_after_a_rollback_the_model_has_seen_what_the_ledger_says(tmp_path: Path, mode: str) -> None:
-    """All processes are killed eight steps after the last save: the data goes back with the model, to the record."""
+    """All processes are killed three steps after the last save: the data goes back with the model, to the record."""
     out = tmp_path / "out"
     args = arguments(out, "--mode", mode, "--save-every", 5, "--hold-at", 13)
     async with shoal_run(tmp_path, "--nnodes", "2", script=SCRIPT, script_args=args) as run:
@@ -65,6 +65,7 @@ async def test_after_a_rollback_the_model_has_seen_what_the_ledger_says(tmp_path
         await audit(run, out, size=200, epochs=2)
 
 
+@pytest.mark.slow
 async def test_a_job_of_another_size_goes_on_from_the_directory_with_the_data_where_the_model_is(
     tmp_path: Path,
 ) -> None:
@@ -105,6 +106,7 @@ async def survive(tmp_path: Path, seed: int, whom: list[str], *, size: int, epoc
         await audit(run, out, size=size, epochs=epochs)
 
 
+@pytest.mark.slow
 async def test_whoever_is_killed_the_model_has_seen_every_record_once_an_epoch(tmp_path: Path) -> None:
     await survive(tmp_path, 1, ["worker", "all", "master"], size=300, epochs=2)
 
