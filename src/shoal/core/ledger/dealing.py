@@ -114,7 +114,7 @@ class _Table:
 
     def __init__(self, standing: Standing, size: int) -> None:
         self._before = standing
-        self._size = size
+        self._wanted = [size] * len(standing.seats)
         self._seats = list(standing.seats)
         self._todo = list(standing.todo)
         self._cursor = standing.lane.cursor
@@ -125,7 +125,7 @@ class _Table:
 
     def read_own(self, seat: int) -> None:
         """Read on in the seat's shard, and begin the next ones, until the hand is full or no shard is left."""
-        while self._wants(seat):
+        while self._wanted[seat]:
             if self._seats[seat] is None:
                 self._seats[seat] = self._next_shard()
             if self._seats[seat] is None:
@@ -134,7 +134,7 @@ class _Table:
 
     def help_out(self, seat: int) -> None:
         """Fill a hand from the shards of others: no shard is left to begin."""
-        while self._wants(seat):
+        while self._wanted[seat]:
             most, where = max((self._left(s), -s) for s in range(len(self._seats)))
             if not most:
                 return
@@ -144,18 +144,16 @@ class _Table:
         lane = replace(self._before.lane, cursor=self._cursor)
         return replace(self._before, lane=lane, seats=tuple(self._seats), todo=tuple(self._todo))
 
-    def _wants(self, seat: int) -> int:
-        return self._size - sum(stop - start for start, stop in self.hands[seat])
-
     def _read(self, seat: int, where: int) -> None:
         """Records of the shard that lies at seat `where`, for `seat`."""
         shard = self._seats[where]
         assert shard is not None
         start, stop = self._bounds(shard)
         first = start + shard.done
-        last = min(first + self._wants(seat), stop)
+        last = min(first + self._wanted[seat], stop)
+        self._wanted[seat] -= last - first
         self.hands[seat].append((first, last))
-        self._seats[where] = None if last == stop else replace(shard, done=last - start)
+        self._seats[where] = None if last == stop else OpenShard(shard.partition, shard.shard, last - start)
 
     def _next_shard(self) -> OpenShard | None:
         if self._todo:
