@@ -2,7 +2,8 @@
 
 `save`: how long training stands still, through the real `shoal run`, agent and shared memory, beside the plain copy of
 the same tensors into memory that has been touched before, `torch.save` (to a file, not synced) and the blocking part of
-`torch.distributed.checkpoint.async_save`. The state is that of Adam: a third parameters, two thirds moments.
+`torch.distributed.checkpoint.async_save`; where `dlrover` is installed, also DLRover's flash checkpoint into memory
+(`scripts/flash.py`). The state is that of Adam: a third parameters, two thirds moments.
 
 `restore`: what a process waits for when the agent still has the state in its memory, beside the same plain copy. For
 a new process also beside the plain copy that it would have to make at least, in that very process: its model is there,
@@ -14,6 +15,7 @@ bytes. Both to the same disk, taking turns.
 Of everything that is repeated the best counts: what else the machine does is not the question.
 """
 
+import importlib.util
 import json
 import mmap
 import os
@@ -66,6 +68,25 @@ def measured(folder: Path, mib: int, *, prepare: bool, peers: bool) -> dict[str,
     return found
 
 
+def flash(folder: Path, mib: int) -> dict[str, float] | None:
+    """DLRover's seconds, first and later saves; None: it is not installed."""
+    if importlib.util.find_spec("dlrover") is None:
+        progress("dlrover is not installed: its row is left out")
+        return None
+    progress("DLRover's flash checkpoint")
+    results = folder / "flash.json"
+    subprocess.run(
+        [sys.executable, SCRIPT.with_name("flash.py"), "--mib", str(mib), "--results", results],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=600,
+    )
+    found: dict[str, float] = json.loads(results.read_text())
+    return found
+
+
 def best(runs: list[dict[str, Any]], what: str) -> float:
     return float(min(run[what] for run in runs))
 
@@ -112,6 +133,7 @@ def main() -> None:
         prepared = [beside, *(measured(folder, mib, prepare=True, peers=False) for _ in range(RUNS - 1))]
         progress("saving, not prepared")
         unprepared = [measured(folder, mib, prepare=False, peers=False) for _ in range(RUNS)]
+        theirs = flash(folder, mib)
         progress("writing to disk")
         ours, bare = persist_rates(folder, mib, rounds)
     finally:
@@ -119,11 +141,12 @@ def main() -> None:
     memcpy = best([*prepared, *unprepared], "memcpy")
     later = best([*prepared, *unprepared], "later")
     restored, into_new = min(beside["restores"]), min(beside["into_new"])
+    first = best(prepared, "first")
     rows = [
         *(
             Row(case=f"save, {what}", value=value, unit="s", peer=MEMCPY, peer_value=memcpy)
             for what, value in (
-                ("first after prepare()", best(prepared, "first")),
+                ("first after prepare()", first),
                 ("first without prepare()", best(unprepared, "first")),
                 ("second without prepare()", best(unprepared, "second")),
                 ("later ones", later),
@@ -132,6 +155,11 @@ def main() -> None:
         *(
             Row(case="save, later ones", value=later, unit="s", peer=peer, peer_value=beside[name])
             for peer, name in (("torch.save", "torch_save"), ("torch.distributed.checkpoint async", "dcp_async"))
+        ),
+        *(
+            Row(case=f"save, {what}", value=value, unit="s", peer="DLRover's flash checkpoint", peer_value=theirs[name])
+            for what, value, name in (("first after prepare()", first, "first"), ("later ones", later, "later"))
+            if theirs is not None
         ),
         *(
             Row(case=f"restore from memory, {who}", value=value, unit="s", peer=peer, peer_value=against)
