@@ -63,7 +63,7 @@ FLAGS: tuple[Flag, ...] = (
          help="Signals that stop the job gracefully."),
 
     Flag(name="resume", metavar="NAME", group=RECOVERY,
-         help="Go on with a job that was lost, stopped or failed, with its own command line. Flags given beside it win."),
+         help="Go on with a job that was lost, stopped or failed, with its command line. Flags given beside it win."),
     Flag(name="store", metavar="DIR|URL", group=RECOVERY,
          help="Where the job's state is kept: a directory or etcd://HOST:PORT/PREFIX. Default: with the job's record."),
 

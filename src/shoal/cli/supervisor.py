@@ -40,7 +40,7 @@ from shoal.wire.platform import (
 RETRY_SECONDS = 0.05
 """Between tries to reach a master; most of the time the kernel's queue waits for us."""
 SPARE_AFTER_SECONDS = 5.0
-"""A spare master is started so long after a master began to serve: the nodes' own start has the machine first."""
+"""The first spare master is started so long after the job: the nodes' own start has the machine first."""
 QUICK_DEATH_SECONDS = 10.0
 QUICK_DEATHS = 5
 """So many masters in a row that lived shorter than that, and were not killed at work, are a master that cannot live."""
@@ -196,6 +196,8 @@ class Supervisor:
         self._heard_at = time.monotonic()
         self._master: _Process | None = None
         self._spare: _Process | None = None
+        self._wants_spare = asyncio.Event()
+        """A master began to serve."""
         self._over = asyncio.Event()
 
     @property
@@ -262,11 +264,15 @@ class Supervisor:
             turn = Turn.TAKE_OVER if self._term else self._begin
 
     async def _keep_spare(self) -> None:
-        """Have another master ready that has imported everything."""
+        """Have another master ready that has imported everything; as soon as it was needed once, another one."""
+        await asyncio.sleep(SPARE_AFTER_SECONDS)
         while True:
-            await asyncio.sleep(SPARE_AFTER_SECONDS)
             if self._is_connected and (self._spare is None or not self._spare.is_alive):
                 self._spare = await _Process.start(self._command, self._note)
+            self._wants_spare.clear()
+            with contextlib.suppress(TimeoutError):  # a spare one may die too
+                async with asyncio.timeout(SPARE_AFTER_SECONDS):
+                    await self._wants_spare.wait()
 
     async def _keep_watch(self) -> None:
         """Kill a master that stands still: what it holds, the next one has on record."""
@@ -310,6 +316,7 @@ class Supervisor:
         """Carry messages both ways until the connection is lost."""
         self._outbox = asyncio.Queue()  # what was in it is told by the hello
         self._is_connected = True
+        self._wants_spare.set()
         for node, exit in self._ended.items():
             self._send(NodeEnded(node=node, exit=exit))  # it may have ended while the hello was on its way
         if self._stop is not None:
