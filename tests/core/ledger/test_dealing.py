@@ -1,7 +1,9 @@
 """Shards dealt inside a world: every record once an epoch, however many seats there are from step to step."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from tests.core.ledger.builders import NOW, a_dataset, a_stream, an_ordered_data
 from shoal.core.errors import BadInput
 from shoal.core.ledger import (
     Ask,
+    Checkpoint,
     Ledger,
     Owner,
     Shuffle,
@@ -25,6 +28,7 @@ from shoal.core.ledger import (
 )
 from shoal.core.ledger.dealing import Deal, Standing, dealt, mark_of, opened, standing_at
 from shoal.core.ledger.intervals import merged
+from shoal.core.ledger.rewind import LaneMark, OpenShard
 
 
 def a_shared_dataset(size: int = 20, shard_size: int = 5, **others: object) -> Standing:
@@ -171,3 +175,31 @@ def test_streams_fixed_orders_and_evaluations_are_not_dealt() -> None:
 def test_a_step_of_nothing_is_refused(seats: int, size: int) -> None:
     with pytest.raises(BadInput, match="a step needs seats and records"):
         dealt(a_shared_dataset(), seats=seats, size=size)
+
+
+BAD = {
+    "no-lane": {"lanes": ()},
+    "two-lanes": {"lanes": (LaneMark(1, 20, True), LaneMark(1, 20, True))},
+    "beyond-the-end": {"lanes": (LaneMark(5, 20, True),)},
+    "before-the-beginning": {"lanes": (LaneMark(-1, 20, True),)},
+    "another-line": {"lanes": (LaneMark(1, 2000, True),)},
+    "an-epoch-too-many": {"epoch": 1},
+    "an-epoch-before-the-first": {"epoch": -1},
+    "a-shard-that-nobody-began": {"open_shards": (OpenShard(0, 2, 1),)},
+    "a-shard-of-no-lane": {"open_shards": (OpenShard(1, 0, 1),)},
+    "a-shard-twice": {"open_shards": (OpenShard(0, 1, 1), OpenShard(0, 1, 2))},
+    "more-than-a-shard-has": {"open_shards": (OpenShard(0, 1, 5),)},
+    "less-than-nothing": {"open_shards": (OpenShard(0, 1, -1),)},
+}
+
+
+@pytest.mark.parametrize("wrong", BAD.values(), ids=BAD.keys())
+def test_a_mark_that_no_ledger_has_made_is_refused_and_changes_nothing(wrong: dict[str, Any]) -> None:
+    deal = dealt(a_shared_dataset(20, 5), seats=2, size=3)
+    assert deal is not None
+    mark = replace(mark_of(deal.after), **wrong)
+    ledger = registered(Ledger(), mark.spec)
+    with pytest.raises(BadInput, match=r"dataset train: what is said to be trained of epoch -?[01] cannot be"):
+        stood(ledger, mark, generation=1, step=1)
+    with pytest.raises(BadInput, match="cannot be"):
+        restored(ledger, Checkpoint(dynamic=(mark,)))

@@ -116,6 +116,7 @@ def stood(ledger: Ledger, mark: DynamicCheckpoint, *, generation: int, step: int
     if not known.spec.together:
         raise BadInput(f"dataset {mark.spec.name} is leased by the master: no world stands in it")
     _check_same_line(ledger, mark.spec)
+    rewind.check(mark)
     if known.stood is not None and at < known.stood:
         return ledger
     dataset, _ = rewind.restored(known, mark)
@@ -153,6 +154,8 @@ def restored(ledger: Ledger, mark: Checkpoint) -> tuple[Ledger, tuple[Wake, ...]
     A dataset that is not in the checkpoint begins anew, for the model has seen nothing of it. One that is not
     registered yet is taken over from the checkpoint; register first if it should have other epochs or lease settings.
     """
+    for known in mark.dynamic:
+        rewind.check(known)
     for spec in (*(known.spec for known in mark.ordered), *(known.spec for known in mark.dynamic)):
         _check_same_line(ledger, spec)
         ledger = ledger if _spec(ledger, spec.name) is not None else registered(ledger, spec)
