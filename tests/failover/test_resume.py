@@ -124,10 +124,13 @@ def written(folder: Path, suffix: str) -> dict[tuple[int, ...], set[tuple[str, .
 
 
 async def undisturbed(tmp_path: Path) -> Path:
+    """What a process by itself computes that nothing happens to."""
     folder = tmp_path / "undisturbed"
     folder.mkdir()
-    async with shoal_run(folder, "--nnodes", "1", script=ORDERED, script_args=("--log", str(folder))) as run:
-        assert await run.ended() == 0, run.output
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(ORDERED), "--log", str(folder), env=environment(tmp_path)
+    )
+    assert await process.wait() == 0
     return folder
 
 

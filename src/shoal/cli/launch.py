@@ -292,6 +292,7 @@ class _Host:
         before = self._before.record
         record = msgspec.structs.replace(
             record,
+            line=before.line,  # what was typed now is for this time only: it may turn out to be wrong
             started=before.started,
             logs=record.logs or str(self._before.path / "logs"),
             resumed=before.resumed + 1,

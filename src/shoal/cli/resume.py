@@ -1,8 +1,8 @@
 """`shoal run --resume NAME`: which job is meant, whether it can go on, and with which command line.
 
 A job's record holds the command line that it was started with; what is typed beside `--resume` wins over it, flag by
-flag. The variables `PET_...` of now do not count: those of then are in the record. Whether the job's state can be read,
-and is not somebody else's, only its master finds out.
+flag, for this time. The variables `PET_...` of now do not count: those of then are in the record. Whether the job's
+state can be read, and is not somebody else's, only its master finds out.
 """
 
 from dataclasses import dataclass

@@ -376,8 +376,11 @@ class Supervisor:
 
 
 def fresh(decisions: Sequence[DecisionView], last: DecisionView | None) -> Sequence[DecisionView]:
-    """The decisions after the last one that is known."""
-    if last is None or last not in decisions:
+    """The decisions after the last one that is known. A master that took over may not know that one: it was the last
+    word of the one before."""
+    if last is None:
         return decisions
+    if last not in decisions:
+        return [decision for decision in decisions if decision.at >= last.at]
     at = len(decisions) - 1 - list(reversed(decisions)).index(last)
     return decisions[at + 1 :]

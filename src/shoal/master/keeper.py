@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from shoal.core import journal
-from shoal.core.errors import StateUnavailable, StateUnreadable
+from shoal.core.errors import StateTaken, StateUnavailable, StateUnreadable
 from shoal.core.job import Job
 from shoal.core.ports import Claimed, Clock, StateStore
 
@@ -37,7 +37,9 @@ class Keeper:
         self._change_bytes = 0
         self._last = clock.now()
         self._trouble_at: datetime | None = None
+        self._is_claimed = False
         self.trouble: str | None = None
+        self.term = 0
 
     async def claim(self, *, must_exist: bool = False, patience: float = 0.0) -> tuple[Claimed, Job | None]:
         """Take the job's state over: what was found, and the job that it tells of.
@@ -47,10 +49,12 @@ class Keeper:
         """
         try:
             claimed = await self._claimed(patience)
+            self._is_claimed = True
         except StateUnavailable as exc:
             if must_exist:
                 raise
             claimed = Claimed(term=1, trouble=str(exc))
+        self.term = claimed.term
         if claimed.lost is not None:
             log.warning("%s", claimed.lost)
         job = journal.replay(claimed.records)
@@ -81,6 +85,7 @@ class Keeper:
         except StateUnavailable as exc:
             self._fail(str(exc))
             return False
+        self.term = term
         return True
 
     async def keep(self, job: Job) -> None:
@@ -109,9 +114,24 @@ class Keeper:
     def _is_long(self) -> bool:
         return self._change_bytes > max(COMPACT_BYTES, 4 * self._snapshot_bytes)
 
+    async def _claim_again(self) -> None:
+        """The store could not be used when the job began. Raises `StateUnavailable` also when it is another job's."""
+        try:
+            claimed = await self._store.claim()
+        except (StateTaken, StateUnreadable) as exc:
+            raise StateUnavailable(str(exc)) from exc
+        if claimed.records:
+            await self._store.close()
+            raise StateUnavailable("the store holds the state of another job, which is left as it is")
+        if claimed.term < self.term:
+            await self._store.raise_term(self.term)
+        self.term, self._is_claimed = max(self.term, claimed.term), True
+
     async def _compact(self, job: Job) -> None:
         snapshot = journal.snapshot(job)
         try:
+            if not self._is_claimed:
+                await self._claim_again()
             await self._store.compact(snapshot)
         except StateUnavailable as exc:
             self._fail(str(exc))

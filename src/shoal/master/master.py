@@ -387,6 +387,7 @@ class Master:
             effects, self._undone = self._undone, []
             waiting, self._recorded = self._recorded, []
             await self._keeper.keep(self._job)
+            self.term = self._keeper.term
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -402,7 +403,7 @@ class Master:
             raise Superseded(f"{who} has spoken to master {term}, this is master {self.term} ({exc})") from exc
         if risen:
             reason = f"the store had lost its term: {who} has spoken to master {term}, this is master {term + 1} now"
-            self.term = term + 1
+            self.term = self._keeper.term
             self._job = noted(fenced(self._job, self.term), reason, self._clock.now())
 
     async def _is_recorded(self) -> None:
