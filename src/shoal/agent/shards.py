@@ -9,7 +9,7 @@ it has counted it. A book also knows what its owner holds; after a reconnection 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.core.ledger import Ask, DatasetSpec, Lease, Owner, Progress, Verdict, Wake
 from shoal.core.rounds import DatasetRefusal, Departure, Extent, Given, Holding, Restore, Round, RoundAnswer, Stand
@@ -176,9 +176,7 @@ class Desk:
     @property
     def _has_words(self) -> bool:
         """Something besides the books is to be said."""
-        return bool(
-            self._unsaid or self._departures or self._marks or self._restores or self._extents or self._stands
-        )
+        return bool(self._unsaid or self._departures or self._marks or self._restores or self._extents or self._stands)
 
     # What is to be done -----------------------------------------------------------------------------------
 
@@ -206,16 +204,25 @@ class Desk:
             extents=tuple(self._extents),
             stands=tuple(self._stands.values()),
             holding=holding,
-            asks=tuple(self._ask(key) for key in news),
-            departed=tuple(self._departures),
             restores=tuple(self._restores.values()),
-            marks=tuple(self._marks),
         )
+        if not self._restores:
+            round = self._with_asks(round, news)
         self._unsaid, self._compare = [], False
-        for key in news:
-            self._books[key].news = False
         self._sent = round
         return round
+
+    def _with_asks(self, round: Round, news: list[Key]) -> Round:
+        """Not in a round that restores: so every lease that a process gets before it hears of that is void, and every
+        one that it gets afterwards is not."""
+        for key in news:
+            self._books[key].news = False
+        return replace(
+            round,
+            asks=tuple(self._ask(key) for key in news),
+            departed=tuple(self._departures),
+            marks=tuple(self._marks),
+        )
 
     def _with_news(self) -> list[Key]:
         return [key for key, book in self._books.items() if book.news]

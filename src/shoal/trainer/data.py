@@ -12,8 +12,10 @@ A shard that was given to somebody else because this process was silent about it
 of it here counts no more. Nothing here knows a framework.
 """
 
+import struct
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -44,6 +46,9 @@ PREFETCH = 2
 """Shards that a process holds: the one it trains and the next."""
 REPORT_SECONDS = 0.25
 """Progress inside a shard is told at most so often."""
+_MAGIC = b"shoal-data-1"
+_HEAD = struct.Struct(f">{len(_MAGIC)}sI")
+"""What a checkpoint of the data begins with: what it is, and the CRC-32 of the rest."""
 
 
 class Shard:
@@ -273,19 +278,13 @@ class Data:
         self.flush()
         mark = self._ask_ledger(LedgerWanted()).mark
         assert mark is not None
-        return msgspec.msgpack.encode(mark)
+        return packed(mark)
 
     def restore(self, saved: bytes) -> None:
         """The model was restored: go on where the ledger stood when `checkpoint` gave this. What the model has not seen
         is trained again, what it has seen is not; all workers' shards from before are void."""
-        try:
-            mark = msgspec.msgpack.decode(saved, type=Checkpoint)
-        except msgspec.MsgspecError as exc:
-            raise BadInput(f"these {len(saved)} bytes are no checkpoint of a ledger: {exc}") from exc
-        with self._changed:
-            self._restores += 1
-            for queue in self._queues.values():
-                self._drop(queue, frozenset((*queue.open, *(lease.attempt for lease in queue.leases))))
+        mark = unpacked(saved)
+        self._restores += 1
         problem = self._ask_ledger(LedgerPut(number=self._restores, mark=mark)).problem
         if problem is not None:
             raise BadInput(problem)
@@ -302,6 +301,8 @@ class Data:
     def received(self, answer: DataAnswer) -> None:
         with self._changed:
             if isinstance(answer, LedgerMark):
+                if answer.mark is None and answer.problem is None:
+                    self._drop_all()
                 self._marks.append(answer)
                 self._changed.notify_all()
                 return
@@ -314,6 +315,12 @@ class Data:
                     self._drop(queue, frozenset(answer.lost))
                     queue.ended = queue.ended or (answer.ended and answer.epoch == queue.epoch)
             self._changed.notify_all()
+
+    def _drop_all(self) -> None:
+        """The ledger was restored. Whatever came before this word is from before that, also what was on its way when it
+        was asked for."""
+        for queue in self._queues.values():
+            self._drop(queue, frozenset((*queue.open, *(lease.attempt for lease in queue.leases))))
 
     def _drop(self, queue: _Queue, lost: frozenset[int]) -> None:
         if lost:
@@ -337,6 +344,26 @@ class Data:
                 want=queue.prefetch + max(0, len(queue.open) - 1),
             )
         self._send(word)
+
+
+def packed(mark: Checkpoint) -> bytes:
+    """What `checkpoint` gives: a mark, and proof against damage where people keep it."""
+    body = msgspec.msgpack.encode(mark)
+    return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
+
+
+def unpacked(saved: bytes) -> Checkpoint:
+    """Raises `BadInput` for anything but what `packed` gave."""
+    no_mark = f"these {len(saved)} bytes are no checkpoint of a ledger"
+    if len(saved) < _HEAD.size or not saved.startswith(_MAGIC):
+        raise BadInput(f"{no_mark}: give restore() what checkpoint() gave")
+    _, crc = _HEAD.unpack_from(saved)
+    if zlib.crc32(saved[_HEAD.size :]) != crc:
+        raise BadInput(f"{no_mark}: they are damaged")
+    try:
+        return msgspec.msgpack.decode(saved[_HEAD.size :], type=Checkpoint)
+    except msgspec.MsgspecError as exc:
+        raise BadInput(f"{no_mark}: {exc}") from exc
 
 
 class Alone:
