@@ -53,6 +53,22 @@ def test_a_loop_that_is_left_and_entered_again_goes_on_where_it_was() -> None:
     assert sorted(seen) == list(range(103))
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_a_loader_has_read_ahead_is_not_trained_after_a_restore(num_workers: int) -> None:
+    job = a_job()
+    loader = elastic.ShardLoader(job.data, "train", Numbers(), batch_size=8, num_workers=num_workers)
+    seen: list[int] = []
+    saved, at = b"", 0
+    for number, (indices, _) in enumerate(loader):
+        if number == 2:
+            saved, at = job.checkpoint(), len(seen)
+        seen += indices.tolist()
+        if number == 5:
+            job.restore(saved)
+            del seen[at:]  # what the model has not seen, now that it is the one of then
+    assert sorted(seen) == list(range(103))
+
+
 def test_a_batch_size_of_nothing_is_refused() -> None:
     with pytest.raises(BadInput, match="batch_size must be at least 1, got 0"):
         elastic.ShardLoader(a_job().data, "train", Numbers(), batch_size=0)
@@ -79,6 +95,24 @@ def trained_in_order(num_workers: int) -> list[list[int]]:
 
     train(a_state(micro_batches=3, micro_batch_size=4))
     return seen
+
+
+@pytest.mark.parametrize("source", ["ordered", "sharded"])
+def test_a_step_is_not_committed_before_all_its_micro_batches_were_run(source: str) -> None:
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        more = {"shard_size": 8} if source == "sharded" else {}
+        for batches in getattr(elastic, source)(state, "train", size=48, **more).steps(Numbers()):
+            for micro, _ in batches:
+                state.model(torch.ones(1, 1)).sum().backward()
+                if micro.index == 1:
+                    break
+            state.commit()
+
+    state = a_state(micro_batches=3, micro_batch_size=4)
+    with pytest.raises(RuntimeError, match=r"2 of this worker's 3 micro-batches of step 0 were run: .* state.restore"):
+        train(state)
+    assert state.step == 0
 
 
 def test_the_fixed_order_is_the_ledgers_with_and_without_loader_workers() -> None:

@@ -276,7 +276,8 @@ class ShardLoader:
         try:
             while self._feed.refill():
                 for batch in self._loader:
-                    yield batch
+                    if not self._feed.is_void(self._batches.sizes[0]):
+                        yield batch
                     self._feed.trained(self._batches.sizes.popleft())
         finally:
             self._batches.sizes.clear()

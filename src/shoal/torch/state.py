@@ -158,6 +158,7 @@ class State:
         stepper = self._running("synchronize()")
         if not stepper.under_way:
             raise RuntimeError("synchronize() outside a step: go through micro_batches() first")
+        stepper.check_run(self.step)
         stepper.synchronize()
 
     def commit(self, *, update: bool = True) -> None:
@@ -168,6 +169,7 @@ class State:
         stepper = self._running("commit()")
         if not stepper.under_way:
             raise RuntimeError("commit() outside a step: go through micro_batches() first")
+        stepper.check_run(self.step)
         if update and self._wants_closure:
             raise BadInput(
                 f"{type(self.optimizer).__name__}.step() wants a closure, which commit() has not: "

@@ -70,6 +70,8 @@ class Stepper:
         self.totals: Totals | None = None
         """What all members said in this step; None before `synchronize`."""
         self.pause_agreed = False
+        self._due = self._run = 0
+        """How many micro-batches this member has in the step, and how many of them were handed out."""
         self._sizes: Sequence[int] | None = None
         self._weights: tuple[float, ...] | None = None
 
@@ -80,6 +82,7 @@ class Stepper:
         self._reducer.begin(self.group, weight=1.0 / self.micro_batches)
         self._tally.begin()
         self.totals = None
+        self._due, self._run = sum(1 for index in self._block if self._weight(index)), 0
         self.under_way = True
 
     def run(self, step: int, first: int) -> Iterator[MicroBatch]:
@@ -94,7 +97,16 @@ class Stepper:
                 self._reducer.expect_last()
             with self._norms.micro_batch(position):
                 if weight:
+                    self._run += 1
                     yield MicroBatch(step, index, self._samples(first, index), weight, self._tally)
+
+    def check_run(self, step: int) -> None:
+        """Raises when micro-batches were left out: the mean would be wrong, and their records count as trained."""
+        if self._run < self._due:
+            raise RuntimeError(
+                f"{self._run} of this worker's {self._due} micro-batches of step {step} were run: "
+                "run all of them before commit(), or take the step back with state.restore()"
+            )
 
     def synchronize(self) -> Totals:
         if self.totals is None:
