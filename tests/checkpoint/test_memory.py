@@ -12,7 +12,7 @@ from tests.checkpoint.builders import an_image
 
 from shoal.checkpoint import tree
 from shoal.checkpoint.image import BadImage, Image
-from shoal.checkpoint.memory import Home, OutOfMemory, free_in_blocks, have_pages, mapped, sweep, touch
+from shoal.checkpoint.memory import Home, OutOfMemory, have_pages, mapped, sweep, touch
 from shoal.core.errors import ProtocolError
 
 
@@ -79,17 +79,9 @@ def test_pages_are_had_without_changing_them() -> None:
     memory[5 << 20] = 7
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for begin, nbytes in ((0, 8 << 20), (100, 5 << 20), (100, 50), (4095, 2)):
-        have_pages(address + begin, nbytes, large=True)
+        have_pages(address + begin, nbytes)
     assert memory[5 << 20] == 7
     assert not any(memory[: 5 << 20])
-
-
-def test_free_memory_in_large_blocks_is_counted_over_all_zones() -> None:
-    page = mmap.PAGESIZE
-    blocks = "Node 0, zone      DMA      9      0      2\nNode 0, zone   Normal   6315      3      1 \n"
-    assert free_in_blocks(blocks, at_least=2 * page) == (2 * 4 + 3 * 2 + 1 * 4) * page
-    assert free_in_blocks(blocks, at_least=8 * page) == 0
-    assert free_in_blocks("", at_least=page) == 0
 
 
 TAGS = st.sampled_from(["list", "tuple", "dict", "ordered", "counter", "tensor", "other"])

@@ -24,8 +24,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _libc.memcpy.restype = None
-_LARGE_PAGE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
-_FREE_BLOCKS = Path("/proc/buddyinfo")
 
 
 class OutOfMemory(ShoalError):
@@ -112,37 +110,11 @@ def copy_bytes(to: int, source: int | bytes, nbytes: int) -> None:
     _libc.memcpy(to, source, nbytes)
 
 
-def have_pages(address: int, nbytes: int, *, large: bool = False) -> None:
-    """Have the pages of a writable range at hand, without changing what is in them.
-
-    Asked for at once they cost half of what they cost when each is found missing. `large`: in large pages, a tenth;
-    but where the machine has no whole ones free, it stops to put some together, which costs much more than they save:
-    see `free_large_pages`.
-    """
+def have_pages(address: int, nbytes: int) -> None:
+    """Have the pages of a writable range at hand, without changing what is in them. Asked for at once they cost less
+    than when each is found missing."""
     begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     length = (address + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
-    if length <= 0:
-        return
-    if large:
-        _libc.madvise(begin, length, mmap.MADV_HUGEPAGE)
-    # A kernel before 5.14 does not know the advice: then whoever writes first finds the pages one by one.
-    _libc.madvise(begin, length, _MADV_POPULATE_WRITE)
-
-
-def free_large_pages() -> int:
-    """Bytes of memory that lie free in whole large pages; 0: none, or not known."""
-    try:
-        page = int(_LARGE_PAGE.read_text(encoding="ascii"))
-        return free_in_blocks(_FREE_BLOCKS.read_text(encoding="ascii"), page)
-    except (OSError, ValueError):
-        return 0
-
-
-def free_in_blocks(blocks: str, at_least: int) -> int:
-    """Bytes in free blocks of at least so many, by the kernel's list: how many of 1 page, of 2, of 4, in each zone."""
-    return sum(
-        int(count) * size
-        for zone in blocks.splitlines()
-        for order, count in enumerate(zone.partition("zone")[2].split()[1:])
-        if (size := mmap.PAGESIZE << order) >= at_least
-    )
+    if length > 0:
+        # A kernel before 5.14 does not know the advice: then whoever writes first finds the pages one by one.
+        _libc.madvise(begin, length, _MADV_POPULATE_WRITE)

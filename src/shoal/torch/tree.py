@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.checkpoint import tree
-from shoal.checkpoint.memory import free_large_pages, have_pages
+from shoal.checkpoint.memory import have_pages
 from shoal.core.errors import BadInput, ProtocolError
 
 Specs = list[tuple[torch.dtype, str, list[int]]]
@@ -38,26 +38,25 @@ LEAVES = tree.Leaves(
 )
 
 
+def _clone_at_once(tensor: Tensor) -> Tensor:
+    if not tensor.is_cpu or tensor.nbytes < _LARGE_BYTES:
+        return tensor.clone()
+    new = torch.empty_like(tensor)
+    have_pages(new.data_ptr(), new.nbytes)
+    return new.copy_(tensor)
+
+
+_LARGE_LEAVES = replace(LEAVES, clone=_clone_at_once)
+
+
 def copied(value: Any, path: str) -> Any:
     """A copy that shares nothing mutable with `value`; raises `BadInput` where something is no tree."""
     return tree.copied(value, path, LEAVES)
 
 
 def copied_at_once(value: Any, path: str) -> Any:
-    """As `copied`, for what is large and new to this process: its memory is had before it is written to, in large
-    pages as long as half of the machine's free ones are left. New memory, page by page, costs four times the copy."""
-    large_left = free_large_pages() // 2
-
-    def clone(tensor: Tensor) -> Tensor:
-        nonlocal large_left
-        if not tensor.is_cpu or tensor.nbytes < _LARGE_BYTES:
-            return tensor.clone()
-        new = torch.empty_like(tensor)
-        large_left -= new.nbytes
-        have_pages(new.data_ptr(), new.nbytes, large=large_left >= 0)
-        return new.copy_(tensor)
-
-    return tree.copied(value, path, replace(LEAVES, clone=clone))
+    """As `copied`, for what is large and new to this process: its memory is had before it is written to."""
+    return tree.copied(value, path, _LARGE_LEAVES)
 
 
 def pack(value: Any, path: str) -> tuple[bytes, list[Tensor]]:
