@@ -217,7 +217,19 @@ class ShoalFleet:
     def start(self, nodes: int) -> None:
         self._count = nodes
         flags = (_nnodes(self._job), f"--agents={nodes}", f"--name={self._name}", "--max-restarts=100")
-        command = (sys.executable, "-m", "shoal", "run", *flags, *self._flags, *self._job.command)
+        self._start(*flags, *self._flags, *self._job.command)
+
+    def lose_everything(self) -> None:
+        """As when the machine goes down."""
+        assert self._run is not None
+        kill_all(tree(self._run.pid))
+        self._run.wait()
+
+    def resume(self) -> None:
+        self._start("--resume", self._name)
+
+    def _start(self, *words: str) -> None:
+        command = (sys.executable, "-m", "shoal", "run", *words)
         self._run = _popen(command, self._job.folder / "shoal.log", environment=self._environment)
 
     def add_node(self) -> None:

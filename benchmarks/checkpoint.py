@@ -2,10 +2,12 @@
 
 `save`: how long training stands still, through the real `shoal run`, agent and shared memory, beside the plain copy of
 the same tensors into memory that has been touched before, `torch.save` (to a file, not synced) and the blocking part of
-`torch.distributed.checkpoint.async_save`. The state is that of Adam: a third parameters, two thirds moments.
+`torch.distributed.checkpoint.async_save`; where `dlrover` is installed, also DLRover's flash checkpoint into memory
+(`scripts/flash.py`). The state is that of Adam: a third parameters, two thirds moments.
 
-`restore`: what a new process waits for when the agent still has the state in its memory, beside the same plain copy,
-and beside a copy into new memory: two thirds of what a new process restores into has to be touched for the first time.
+`restore`: what a process waits for when the agent still has the state in its memory, beside the same plain copy. For
+a new process also beside the plain copy that it would have to make at least, in that very process: its model is there,
+but two thirds of what is restored, the moments, go into memory that nobody has touched yet.
 
 `persist`: bytes per second of writing an image with checksums, manifest and syncs, beside writing and syncing the same
 bytes. Both to the same disk, taking turns.
@@ -13,6 +15,7 @@ bytes. Both to the same disk, taking turns.
 Of everything that is repeated the best counts: what else the machine does is not the question.
 """
 
+import importlib.util
 import json
 import mmap
 import os
@@ -30,10 +33,13 @@ from shoal.checkpoint.folder import LocalFolder
 
 SCRIPT = Path(__file__).with_name("scripts") / "saving.py"
 MEMCPY = "plain copy, pages touched"
+RUNS = 3
+"""There is one first save in a run, and one second; each kind of run is made so often."""
 
 
 def measured(folder: Path, mib: int, *, prepare: bool, peers: bool) -> dict[str, Any]:
-    results = folder / f"results-{prepare}.json"
+    results = folder / "results.json"
+    results.unlink(missing_ok=True)
     words = [*(["--prepare"] if prepare else []), *(["--peers", "--restores", "4"] if peers else [])]
     run = subprocess.run(
         [
@@ -60,6 +66,29 @@ def measured(folder: Path, mib: int, *, prepare: bool, peers: bool) -> dict[str,
         raise SystemExit(f"the run failed:\n{run.stdout}")
     found: dict[str, Any] = json.loads(results.read_text())
     return found
+
+
+def flash(folder: Path, mib: int) -> dict[str, float] | None:
+    """DLRover's seconds, first and later saves; None: it is not installed."""
+    if importlib.util.find_spec("dlrover") is None:
+        progress("dlrover is not installed: its row is left out")
+        return None
+    progress("DLRover's flash checkpoint")
+    results = folder / "flash.json"
+    subprocess.run(
+        [sys.executable, SCRIPT.with_name("flash.py"), "--mib", str(mib), "--results", results],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=600,
+    )
+    found: dict[str, float] = json.loads(results.read_text())
+    return found
+
+
+def best(runs: list[dict[str, Any]], what: str) -> float:
+    return float(min(run[what] for run in runs))
 
 
 def persist_rates(folder: Path, mib: int, rounds: int) -> tuple[float, float]:
@@ -99,59 +128,46 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="shoal-benchmark-"))
     try:
         progress("saving, prepared, beside torch")
-        prepared = measured(folder, mib, prepare=True, peers=True)
+        beside = measured(folder, mib, prepare=True, peers=True)
+        progress("saving, prepared")
+        prepared = [beside, *(measured(folder, mib, prepare=True, peers=False) for _ in range(RUNS - 1))]
         progress("saving, not prepared")
-        unprepared = measured(folder, mib, prepare=False, peers=False)
+        unprepared = [measured(folder, mib, prepare=False, peers=False) for _ in range(RUNS)]
+        theirs = flash(folder, mib)
         progress("writing to disk")
         ours, bare = persist_rates(folder, mib, rounds)
     finally:
         shutil.rmtree(folder)
-    memcpy = prepared["memcpy"]
+    memcpy = best([*prepared, *unprepared], "memcpy")
+    later = best([*prepared, *unprepared], "later")
+    restored, into_new = min(beside["restores"]), min(beside["into_new"])
+    first = best(prepared, "first")
     rows = [
-        Row(case="save, first after prepare()", value=prepared["first"], unit="s", peer=MEMCPY, peer_value=memcpy),
-        Row(case="save, later ones", value=prepared["later"], unit="s", peer=MEMCPY, peer_value=memcpy),
-        Row(
-            case="save, first without prepare()",
-            value=unprepared["first"],
-            unit="s",
-            peer=MEMCPY,
-            peer_value=unprepared["memcpy"],
+        *(
+            Row(case=f"save, {what}", value=value, unit="s", peer=MEMCPY, peer_value=memcpy)
+            for what, value in (
+                ("first after prepare()", first),
+                ("first without prepare()", best(unprepared, "first")),
+                ("second without prepare()", best(unprepared, "second")),
+                ("later ones", later),
+            )
         ),
-        Row(
-            case="save, second without prepare()",
-            value=unprepared["second"],
-            unit="s",
-            peer=MEMCPY,
-            peer_value=unprepared["memcpy"],
+        *(
+            Row(case="save, later ones", value=later, unit="s", peer=peer, peer_value=beside[name])
+            for peer, name in (("torch.save", "torch_save"), ("torch.distributed.checkpoint async", "dcp_async"))
         ),
-        Row(case="save", value=prepared["later"], unit="s", peer="torch.save", peer_value=prepared["torch_save"]),
-        Row(
-            case="save",
-            value=prepared["later"],
-            unit="s",
-            peer="torch.distributed.checkpoint async",
-            peer_value=prepared["dcp_async"],
+        *(
+            Row(case=f"save, {what}", value=value, unit="s", peer="DLRover's flash checkpoint", peer_value=theirs[name])
+            for what, value, name in (("first after prepare()", first, "first"), ("later ones", later, "later"))
+            if theirs is not None
         ),
-        Row(
-            case="restore from memory, same process",
-            value=prepared["back"],
-            unit="s",
-            peer=MEMCPY,
-            peer_value=memcpy,
-        ),
-        Row(
-            case="restore from memory, new process",
-            value=min(prepared["restores"]),
-            unit="s",
-            peer=MEMCPY,
-            peer_value=memcpy,
-        ),
-        Row(
-            case="restore from memory, new process",
-            value=min(prepared["restores"]),
-            unit="s",
-            peer="plain copy into new memory",
-            peer_value=prepared["fresh"],
+        *(
+            Row(case=f"restore from memory, {who}", value=value, unit="s", peer=peer, peer_value=against)
+            for who, value, peer, against in (
+                ("same process", beside["back"], MEMCPY, memcpy),
+                ("new process", restored, MEMCPY, memcpy),
+                ("new process", restored, "plain copy, two thirds into new memory", into_new),
+            )
         ),
         Row(
             case="persist",
@@ -162,7 +178,7 @@ def main() -> None:
             more_is_better=True,
         ),
     ]
-    report("checkpoint", f"a state of {prepared['bytes'] / 2**20:,.0f} MiB", rows, options)
+    report("checkpoint", f"a state of {beside['bytes'] / 2**20:,.0f} MiB", rows, options)
 
 
 if __name__ == "__main__":

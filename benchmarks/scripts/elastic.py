@@ -1,4 +1,4 @@
-"""The same training as `plain.py` with the SDK: no checkpoint, the survivors have the state."""
+"""The same training as `plain.py` with the SDK: survivors have the state, saves are made only if asked for."""
 
 import time
 
@@ -25,6 +25,8 @@ def main(settings: Settings) -> None:
             time.sleep(settings.pace)
             state.commit()
             finished.finished(state.step, state.rank, state.size)
+            if settings.save_every and state.step % settings.save_every == 0:
+                state.save()
 
     train(elastic.State(model=model, optimizer=optimizer, micro_batches="world", micro_batch_size=BATCH, metrics=()))
 

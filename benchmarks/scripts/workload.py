@@ -24,6 +24,8 @@ class Settings:
     pace: float
     """Seconds that each step sleeps, as a process does that waits for its accelerator."""
     checkpoint: Path | None
+    save_every: int
+    """Steps from one `state.save()` to the next, with the SDK; 0: never."""
 
 
 def parse_settings() -> Settings:
@@ -33,6 +35,7 @@ def parse_settings() -> Settings:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--save-every", type=int, default=0)
     given = parser.parse_args()
     return Settings(**vars(given))
 

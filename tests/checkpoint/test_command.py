@@ -1,6 +1,8 @@
 """`shoal checkpoint`: what people see of a folder."""
 
 import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,9 +58,87 @@ def test_verify_names_what_is_damaged(kept: Path, capsys: pytest.CaptureFixture[
 
 
 def test_an_empty_directory_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["checkpoint", "ls", str(tmp_path / "nothing")]) == 0
+    assert main(["checkpoint", "ls", str(tmp_path)]) == 0
     assert "no checkpoints in" in capsys.readouterr().out
-    assert main(["checkpoint", "verify", str(tmp_path / "nothing")]) == 1
+    assert main(["checkpoint", "verify", str(tmp_path)]) == 1
+    assert main(["checkpoint", "inspect", str(tmp_path)]) == 1
+    assert f"shoal: no checkpoints in {tmp_path}" in capsys.readouterr().err
+
+
+COMMANDS = pytest.mark.parametrize("command", ["ls", "inspect", "verify"])
+
+
+@COMMANDS
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        pytest.param("mistyped", "there is no directory", id="not-there"),
+        pytest.param("step-000000000002.json", "is a file, wanted the directory of checkpoints (perhaps", id="a-file"),
+        pytest.param(None, "got an empty word", id="empty"),
+    ],
+)
+def test_a_place_that_is_no_directory_is_said_to_be_none(
+    kept: Path, command: str, place: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["checkpoint", command, "" if place is None else str(kept / place)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@COMMANDS
+def test_a_directory_that_may_not_be_read_is_told(
+    kept: Path, command: str, capsys: pytest.CaptureFixture[str], nobody: None
+) -> None:
+    assert main(["checkpoint", command, str(kept)]) == 1
+    assert "cannot be read: Permission denied" in capsys.readouterr().err
+
+
+@pytest.fixture
+def nobody(kept: Path) -> Iterator[None]:
+    """Who may not read the directory, whoever runs the tests."""
+    kept.chmod(0)
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(65534)
+    yield
+    if mine == 0:
+        os.seteuid(mine)
+    kept.chmod(0o700)
+
+
+@pytest.mark.parametrize("name", ["1", "step-1", "step-000000000001", "step-000000000001.json"])
+def test_a_checkpoint_may_be_named_in_several_ways(kept: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoint", "inspect", str(kept), name]) == 0
+    assert "step 1 of job" in capsys.readouterr().out
+
+
+def torn_manifest(kept: Path, data: Path) -> None:
+    manifest = kept / "step-000000000002.json"
+    manifest.write_bytes(manifest.read_bytes()[:50])
+
+
+def lost_data(kept: Path, data: Path) -> None:
+    data.unlink()
+
+
+def half_of_the_data(kept: Path, data: Path) -> None:
+    data.write_bytes(data.read_bytes()[:2000])
+
+
+@pytest.mark.parametrize("damage", [torn_manifest, lost_data, half_of_the_data])
+def test_ls_and_inspect_tell_of_what_is_damaged_beside_their_answer(
+    kept: Path, damage: Callable[[Path, Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(kept, *kept.glob("step-000000000002-*.data"))
+    assert main(["checkpoint", "ls", "-o", "json", str(kept)]) == 0
+    out, err = capsys.readouterr()
+    assert [row["step"] for row in json.loads(out)] == [1]
+    assert err.startswith(f"DAMAGED {kept}: step-000000000002")
+    assert main(["checkpoint", "inspect", str(kept)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("step-000000000001: step 1 of job")
+    assert "DAMAGED" in err
+    assert main(["checkpoint", "inspect", str(kept), "2"]) == 1
+    assert "no checkpoint 2 in" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

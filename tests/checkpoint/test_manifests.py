@@ -50,6 +50,7 @@ def test_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     write(folder, 7, nbytes=20)
     (found,) = manifests.scan(folder, damaged=pytest.fail)
     assert len(manifests.load(folder, found).tensor(0)) == 20
+    assert sorted(folder.names()) == [found.manifest.data, "step-000000000007.json"], "the data before it is gone"
 
 
 def test_what_dead_writers_left_is_swept_after_a_while(tmp_path: Path) -> None:
@@ -65,7 +66,8 @@ def test_what_dead_writers_left_is_swept_after_a_while(tmp_path: Path) -> None:
     assert good(folder) == [5, 4]
 
 
-def test_a_crash_at_any_point_of_writing_leaves_a_complete_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [3, 2], ids=["new", "the-same-again"])
+def test_a_crash_at_any_point_of_writing_leaves_a_complete_one(tmp_path: Path, step: int) -> None:
     """Before every call, and in the middle of every write."""
     crashed = 0
     for calls in itertools.count():
@@ -73,7 +75,7 @@ def test_a_crash_at_any_point_of_writing_leaves_a_complete_one(tmp_path: Path) -
         write(LocalFolder(path), 1)
         write(LocalFolder(path), 2)
         try:
-            write(CrashingFolder(path, calls), 3)
+            write(CrashingFolder(path, calls), step)
         except Crash:
             crashed += 1
         else:
@@ -82,7 +84,8 @@ def test_a_crash_at_any_point_of_writing_leaves_a_complete_one(tmp_path: Path) -
         write(LocalFolder(path), 4)  # whoever comes next is not disturbed by what is left
         assert good(LocalFolder(path))[0] == 4
     assert crashed > 8
-    assert good(LocalFolder(path)) == [3, 2]
+    assert good(LocalFolder(path)) == ([3, 2] if step == 3 else [2, 1])
+    assert len(os.listdir(path)) == 4
 
 
 @given(part=st.floats(0, 1))

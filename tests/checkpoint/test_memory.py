@@ -1,5 +1,7 @@
 """Images, shared memory and what is left of it."""
 
+import ctypes
+import mmap
 import os
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from tests.checkpoint.builders import an_image
 
 from shoal.checkpoint import tree
 from shoal.checkpoint.image import BadImage, Image
-from shoal.checkpoint.memory import Home, OutOfMemory, mapped, sweep, touch
+from shoal.checkpoint.memory import Home, OutOfMemory, have_pages, mapped, sweep, touch
 from shoal.core.errors import ProtocolError
 
 
@@ -70,6 +72,16 @@ def test_only_homes_that_nobody_lives_in_are_swept(tmp_path: Path) -> None:
     assert sweep(tmp_path) == [left.path]
     assert sorted(os.listdir(tmp_path)) == sorted(["another", lived_in.path.name])
     lived_in.close()
+
+
+def test_pages_are_had_without_changing_them() -> None:
+    memory = mmap.mmap(-1, 8 << 20)
+    memory[5 << 20] = 7
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for begin, nbytes in ((0, 8 << 20), (100, 5 << 20), (100, 50), (4095, 2)):
+        have_pages(address + begin, nbytes)
+    assert memory[5 << 20] == 7
+    assert not any(memory[: 5 << 20])
 
 
 TAGS = st.sampled_from(["list", "tuple", "dict", "ordered", "counter", "tensor", "other"])

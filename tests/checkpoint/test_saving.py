@@ -210,6 +210,36 @@ def test_what_is_carried_along_comes_back(home: Home) -> None:
     assert got == [{"at": (3, b"x")}]
 
 
+def test_what_came_back_does_not_change_when_its_slot_is_filled_again(home: Home) -> None:
+    agent = Agent(home)
+    state, fresh = trained(a_state(seen=torch.ones(3))), a_state(seen=torch.zeros(3))
+    state.carry("noise", lambda: torch.full((5,), 7.0), lambda value: None)
+    got: list[Tensor] = []
+    fresh.carry("noise", lambda: None, got.append)
+    connected(state, agent).save()
+    connected(fresh, agent).restore(alone())
+    slot = Path(agent.copies[0].path)
+    slot.write_bytes(bytes(slot.stat().st_size))
+    assert_equal(everything(fresh), everything(state))
+    assert fresh.seen.tolist() == [1.0] * 3
+    assert got[0].tolist() == [7.0] * 5
+
+
+def test_large_moments_come_back_into_new_memory(home: Home) -> None:
+    agent = Agent(home)
+
+    def wide() -> elastic.State:
+        model = nn.Linear(600, 600, bias=False)
+        return elastic.State(model=model, optimizer=torch.optim.Adam(model.parameters()))
+
+    state, fresh = wide(), wide()
+    state.model(torch.randn(2, 600)).sum().backward()
+    state.optimizer.step()
+    connected(state, agent).save()
+    connected(fresh, agent).restore(alone())
+    assert_equal(everything(fresh), everything(state))
+
+
 def damage_memory(agent: Agent, directory: Path) -> None:
     Path(agent.copies[0].path).write_bytes(b"no image at all" * 10)
 

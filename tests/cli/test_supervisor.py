@@ -1,6 +1,6 @@
 """When another master is started, when the job has had enough of them, and what people are told."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -60,3 +60,9 @@ def test_only_decisions_that_were_not_told_are_fresh() -> None:
     assert list(fresh((one, two, three), two)) == [three]
     assert list(fresh((two, one, two), two)) == []
     assert list(fresh((two, three), one)) == [two, three]
+
+
+def test_after_a_takeover_nothing_is_told_twice_though_the_last_word_was_not_recorded() -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    one, last, two = (DecisionView(at=at + timedelta(seconds=n), reason=str(n)) for n in range(3))
+    assert list(fresh((one, two), last)) == [two]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.batch import block, sample_range, share
+from shoal.core.batch import block, sample_range, share, weights
 
 sizes = st.tuples(st.integers(1, 200), st.integers(1, 64))
 
@@ -55,3 +55,24 @@ def test_a_share_of_nothing_is_refused_with_what_was_asked(micro_batches: int, w
     for function in (share, block):
         with pytest.raises(ValueError, match=f"micro_batches={micro_batches}, workers={workers}, rank={rank}"):
             function(micro_batches, workers, rank)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any))
+def test_a_short_steps_mean_is_over_its_records(records: list[int]) -> None:
+    """Each micro-batch's mean, times its weight, adds up to the mean of all records."""
+    step = [[float(number * (index + 1)) for number in range(size)] for index, size in enumerate(records)]
+    whole = [value for batch in step for value in batch]
+    means = [sum(batch) / len(batch) if batch else 0.0 for batch in step]
+    mean = sum(mean * weight for mean, weight in zip(means, weights(records), strict=True))
+    assert mean == pytest.approx(sum(whole) / len(whole))
+
+
+@given(st.integers(1, 64), st.integers(1, 1000))
+def test_in_a_full_step_all_weigh_exactly_the_same(micro_batches: int, size: int) -> None:
+    assert weights([size] * micro_batches) == (1.0 / micro_batches,) * micro_batches
+
+
+@pytest.mark.parametrize("records", [[0, 0], [3, -1], [-1]])
+def test_a_step_without_records_is_refused(records: list[int]) -> None:
+    with pytest.raises(ValueError, match="a step needs records in its micro-batches"):
+        weights(records)

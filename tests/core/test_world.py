@@ -521,6 +521,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.gone: set[NodeId] = set()
         self.releases = 0
         self.restarting: NodeId | None = None
+        self.word: tuple[NodeId, tuple[int | None, ...]] | None = None
 
     @initialize(low=st.integers(1, 3), more=st.integers(0, 4), unit=st.integers(1, 3))
     def start(self, low: int, more: int, unit: int) -> None:
@@ -652,6 +653,8 @@ class AnyOrder(RuleBasedStateMachine):
         step = machine.ready(self.r, node, incarnation, address=f"{node}:1", steps=steps, now=self.now)
         if not self.is_current(node, incarnation):
             assert step == (self.r, ()), "a late ready changes nothing"
+        else:
+            self.word = (node, steps)  # whatever it held before, this is what it holds now
         self.happened(step)
 
     def say_ack(self, node: NodeId, incarnation: int, generation: int) -> None:
@@ -702,7 +705,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.r, notices = step
         for notice in notices:
             self.look_at(notice, before)
-        self.restarting = None
+        self.restarting = self.word = None
 
     def look_at(self, notice: Notice, before: Rendezvous) -> None:
         if before.released:
@@ -732,6 +735,8 @@ class AnyOrder(RuleBasedStateMachine):
                 assert node not in self.r.members
                 self.gone.add(node)
                 was = before.members[node]
+                if self.word is not None and self.word[0] == node:
+                    was = replace(was, steps=self.word[1])
                 if node == self.restarting:
                     return  # what its processes held is gone with them
                 kept = [m.step for m in self.r.members.values() if m.step is not None]

@@ -5,6 +5,8 @@ connections, kills processes, nodes and masters, and lets leases pass their dead
 counts as trained, somebody has trained.
 """
 
+import contextlib
+import threading
 from collections import Counter, deque
 from datetime import timedelta
 from random import Random
@@ -14,33 +16,75 @@ from tests.core.job_builders import Story
 from shoal.agent.shards import Desk
 from shoal.core import journal
 from shoal.core import ledger as ledgers
+from shoal.core.errors import BadInput
 from shoal.core.exits import ProcessExit
 from shoal.core.job import handle
 from shoal.core.job.takeover import taken_over
 from shoal.core.job.values import AgentDisconnected, DataAnswered, DataAsked, DataWoken, Event, NodeExited, Tell, Ticked
-from shoal.core.ledger import Checkpoint, DatasetSpec
+from shoal.core.ledger import Checkpoint, DatasetSpec, Owner
 from shoal.core.nodes import NodeId
 from shoal.core.rounds import Round, owner_of
-from shoal.trainer.data import Data, Shard
-from shoal.wire.local import LedgerPut
+from shoal.trainer.data import Data, Shard, packed
+from shoal.wire.local import DataAnswer, DataWord, LedgerMark, LedgerPut
+
+
+def place(shard: Shard) -> int:
+    """Which line a shard is of: an epoch's, or a partition's."""
+    return shard.partition or shard.epoch
 
 
 class Process:
     def __init__(self, node: str, pid: int, desk: Desk, spec: DatasetSpec, trained: Counter[tuple[int, int]]) -> None:
         self.owner = owner_of(node, 0, pid)
-        self.data = Data(lambda word: desk.said(self.owner, word))
+        self.data = Data(self.say)
         self.shard: Shard | None = None
+        self.floor = 0
+        """The last attempt from before the last restore: nothing up to it may be trained any more."""
+        self._desk = desk
+        self._restoring: threading.Thread | None = None
+        self._asked = threading.Event()
         self._spec = spec
         self._trained = trained
         self.data.register(spec)
+        for partition, first in enumerate(spec.partitions):
+            self.data.grow(spec.name, partition, first)  # nothing is known to be there
         self.data.want(spec.name, prefetch=2)
+
+    def say(self, word: DataWord) -> None:
+        self._desk.said(self.owner, word)
+        if isinstance(word, LedgerPut):
+            self._asked.set()
+
+    def hear(self, letter: DataAnswer, floor: int) -> None:
+        self.data.received(letter)
+        if isinstance(letter, LedgerMark) and self._restoring is not None:
+            self._restoring.join()
+            self._restoring = None
+            self.floor = floor if letter.problem is None else self.floor
+
+    def restore(self, mark: Checkpoint) -> None:
+        """Restore the data as a script does, which waits for it; meanwhile everything else goes on."""
+        if self._restoring is None:
+            self._asked.clear()
+            self._restoring = threading.Thread(target=self._restore, args=(packed(mark),), daemon=True)
+            self._restoring.start()
+            self._asked.wait()
+
+    def _restore(self, saved: bytes) -> None:
+        with contextlib.suppress(BadInput):  # it is killed while it waits
+            self.data.restore(saved)
+
+    def kill(self) -> None:
+        self.hear(LedgerMark(problem="killed"), 0)
 
     @property
     def has_ended(self) -> bool:
-        return self.shard is None and self.data.has_ended(self._spec.name)
+        return self._restoring is None and self.shard is None and self.data.has_ended(self._spec.name)
 
     def work(self, count: int) -> None:
         """Train up to so many records."""
+        if self._restoring is not None:
+            return
         if self.shard is None:
             self.shard = self.data.take(self._spec.name, wait=False)
         shard = self.shard
@@ -49,7 +93,8 @@ class Process:
         for _ in range(min(count, shard.size - shard.done)):
             if shard.is_lost:
                 break
-            self._trained[shard.epoch, shard.lease.start + shard.done] += 1
+            assert shard.lease.attempt > self.floor, f"{shard!r} is from before the restore"
+            self._trained[place(shard), shard.lease.start + shard.done] += 1
             shard.trained(1)
         if shard.is_lost or shard.done == shard.size:
             self.data.close(shard)
@@ -74,6 +119,7 @@ class Agent:
     def kill_process(self) -> None:
         if self.process is not None:
             self.desk.departed(self.process.owner, charged=False, reason="killed")
+            self.process.kill()
             self.process = None
 
     def connect(self) -> None:
@@ -97,20 +143,23 @@ class Agent:
                     self.desk.woken(wakes)
         for owner, letter in self.desk.letters():
             if self.process is not None and owner == self.process.owner:
-                self.process.data.received(letter)
+                self.process.hear(letter, self.chain.floors.get(owner, 0))
         if (round := self.desk.next_round()) is not None and self.connected:
             self.sent.append(round)
 
 
 class Chain:
-    def __init__(self, seed: int, spec: DatasetSpec, *, nodes: int = 3) -> None:
+    def __init__(self, seed: int, spec: DatasetSpec, *, nodes: int = 3, ends: tuple[int, ...] = ()) -> None:
         self.chance = Random(seed)
         self.spec = spec
+        self.ends = ends
+        """Where the partitions of a stream end, which only `finish` says."""
         self.trained: Counter[tuple[int, int]] = Counter()
         self.pids = 0
         self.term = 1
         self.mark: Checkpoint | None = None
-        self.restores = 0
+        self.floors: dict[Owner, int] = {}
+        """The last attempt from before the last restore of each process."""
         self.story = Story(nodes=nodes, minimum=1, maximum=nodes + 2)
         self.records = [journal.snapshot(self.story.job)]
         self.written = self.story.job
@@ -136,7 +185,10 @@ class Chain:
 
     def hear(self, agent: Agent) -> None:
         if agent.sent:
-            self.happen(DataAsked(node=agent.node, round=agent.sent.popleft()))
+            round = agent.sent.popleft()
+            self.happen(DataAsked(node=agent.node, round=round))
+            for restore in round.restores:
+                self.floors[restore.owner] = self.story.job.ledger.dynamic[self.spec.name].floor
 
     def new_master(self) -> None:
         """The master is killed; another one begins with its records, and everybody has to come back."""
@@ -152,6 +204,7 @@ class Chain:
 
     def kill_node(self, agent: Agent) -> None:
         agent.cut()
+        agent.kill_process()
         self.happen(NodeExited(node=agent.node, exit=ProcessExit(code=137)))
         del self.agents[agent.node]
         for name, node in self.story.job.nodes.items():  # whoever takes its place
@@ -180,8 +233,9 @@ class Chain:
                 lambda: self.wait(self.chance.choice([0.1, 3.0])),
                 self.save,
                 lambda: self.restore(agent),
+                lambda: self.grow(agent),
             ],
-            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 2, 1, 0.5],
+            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 2, 1, 0.5, 10 if self.ends else 0],
         )[0]()
         self.check()
 
@@ -191,8 +245,20 @@ class Chain:
     def restore(self, agent: Agent) -> None:
         """A process restores the last checkpoint. Nobody is told: whoever trains on finds out by being refused."""
         if self.mark is not None and agent.process is not None:
-            self.restores += 1
-            agent.desk.said(agent.process.owner, LedgerPut(number=self.restores, mark=self.mark))
+            agent.process.restore(self.mark)
+
+    def grow(self, agent: Agent) -> None:
+        """A process says how far a partition of the stream goes: news, or an old word again."""
+        if agent.process is not None:
+            partition = self.chance.randrange(len(self.ends))
+            first, end = self.spec.partitions[partition], self.ends[partition]
+            agent.process.data.grow(self.spec.name, partition, self.chance.randint(first, end))
+
+    def end(self, agent: Agent) -> None:
+        """A process says where the stream ends; every one does, again and again."""
+        if agent.process is not None:
+            for partition, end in enumerate(self.ends):
+                agent.process.data.end(self.spec.name, partition, end)
 
     def lose_link(self, agent: Agent) -> None:
         if agent.connected:
@@ -208,6 +274,7 @@ class Chain:
                 if agent.process is None:
                     agent.start()
                 assert agent.process is not None
+                self.end(agent)
                 agent.process.work(5)
                 agent.turn()
                 self.hear(agent)
@@ -221,6 +288,7 @@ class Chain:
         if self.spec.name not in self.story.job.ledger.dynamic:
             return
         account = ledgers.account_of(self.story.job.ledger, self.spec.name)
-        for start, stop in account.done[0]:
-            for position in range(start, stop):
-                assert self.trained[account.epoch, position], f"position {position} counts and was never trained"
+        for line, done in enumerate(account.done):
+            for start, stop in done:
+                for position in range(start, stop):
+                    assert self.trained[line or account.epoch, position], f"{position} counts and was never trained"

@@ -1,5 +1,6 @@
 """Shards and feeds of a process that trains alone: what is handed out, what counts, and what is refused."""
 
+import threading
 from collections import Counter
 from typing import Any
 
@@ -146,3 +147,69 @@ def test_a_source_for_tensorflow_is_a_generator_without_it() -> None:
             seen.append(record)
             source.trained(1)
     assert seen == list(range(10))
+
+
+# Streams -------------------------------------------------------------------------------------------------------
+
+
+def a_stream() -> tuple[shoal.trainer.Job, Any]:
+    job = shoal.trainer.join({})
+    return job, job.dataset("clicks", kind="stream", partitions=(0, 50), shard_size=10)
+
+
+def test_a_loop_over_a_stream_waits_for_it_to_grow_and_ends_where_it_is_closed() -> None:
+    _, clicks = a_stream()
+    clicks.grow(0, 15)
+    clicks.close(1, 50)
+    seen: list[int] = []
+
+    def train() -> None:
+        for shard in clicks.shards():
+            seen.extend(shard)
+
+    loop = threading.Thread(target=train)
+    loop.start()
+    clicks.grow(0, 30)
+    clicks.close(0, 34)
+    clicks.close(0, 34)
+    loop.join(30)
+    assert not loop.is_alive()
+    assert seen == list(range(34))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param((2, 10), r"partition must be in 0\.\.1, got 2", id="no-partition"),
+        pytest.param((1, 49), "partition 1 begins at 50 and cannot end at 49", id="before-its-beginning"),
+    ],
+)
+def test_words_about_what_is_no_part_of_a_stream_are_refused_at_once(words: tuple[int, int], said: str) -> None:
+    _, clicks = a_stream()
+    with pytest.raises(BadInput, match=said):
+        clicks.grow(*words)
+    with pytest.raises(BadInput, match=said):
+        clicks.close(*words)
+
+
+def test_only_a_stream_grows() -> None:
+    job = a_job()
+    with pytest.raises(BadInput, match="dataset train: only a stream grows or is closed, this is a range dataset"):
+        job.grow("train", 0, 50)
+    with pytest.raises(BadInput, match="dataset nothing is not registered; registered: train"):
+        job.close("nothing", 0, 50)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param({"size": 0, "shard_size": 1}, "size must be at least 1 record", id="empty"),
+        pytest.param({"size": -1, "shard_size": 1}, "size must be at least 1 record", id="negative"),
+        pytest.param({"size": 5, "shard_size": 6}, "shard_size must be at most the dataset's 5 records", id="large"),
+        pytest.param({"size": 5, "shard_size": -1}, "shard_size must be at least 1, got -1", id="no-shard"),
+        pytest.param({"kind": "stream", "shard_size": 1}, "partitions must be the first offset", id="no-partitions"),
+    ],
+)
+def test_a_dataset_that_cannot_be_is_refused_at_the_call(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        shoal.trainer.join({}).dataset("train", **words)

@@ -11,9 +11,10 @@ from shoal.core import ledger as ledgers
 from shoal.core.exits import ProcessExit
 from shoal.core.job.takeover import taken_over
 from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, NodeExited
-from shoal.core.ledger import Ask, DatasetSpec, GlobalBatch, Lease, LeaseSettings, Progress, Verdict
+from shoal.core.ledger import Ask, DatasetSpec, GlobalBatch, Kind, Lease, LeaseSettings, Progress, Verdict
+from shoal.core.ledger.dealing import Standing, dealt, mark_of, opened
 from shoal.core.nodes import NodeId
-from shoal.core.rounds import Departure, Round, RoundAnswer, owner_of
+from shoal.core.rounds import Departure, Extent, Round, RoundAnswer, Stand, owner_of
 from shoal.core.view import JobPhase
 
 LEASE = timedelta(seconds=60)
@@ -119,3 +120,106 @@ def test_asking_for_a_dataset_that_nobody_named_is_answered_with_why(dataset: st
     ask = Ask(owner=owner_of("worker-0", 0, 1), dataset=dataset, want=1)
     (refusal,) = story.say(0, asks=(ask,)).unusable
     assert "is not registered; registered: train" in refusal.reason
+
+
+# Streams -------------------------------------------------------------------------------------------------------
+
+
+def a_stream_story() -> DataStory:
+    return DataStory(name="train", kind=Kind.STREAM, size=None, partitions=(0, 100))
+
+
+def grown(partition: int, until: int, *, closed: bool = False) -> Extent:
+    return Extent(dataset="train", partition=partition, until=until, closed=closed)
+
+
+def test_whoever_waits_for_a_stream_is_woken_by_another_nodes_word() -> None:
+    story = a_stream_story()
+    story.say(0, extents=(grown(0, 0), grown(1, 100)))
+    assert story.ask(1) == ()
+    story.say(0, extents=(grown(0, 9),))
+    assert story.woken() == []  # not a whole shard
+    story.say(0, extents=(grown(0, 25),))
+    assert story.woken() == ["worker-1"]
+    assert [(lease.start, lease.stop) for lease in story.ask(1, 5)] == [(0, 10), (10, 20)]
+
+
+def test_words_about_a_stream_may_come_twice_late_and_from_anybody() -> None:
+    story = a_stream_story()
+    for node, extents in ((0, [grown(0, 30), grown(1, 100)]), (1, [grown(0, 20)]), (0, [grown(0, 30)])):
+        assert story.say(node, extents=tuple(extents)).unusable == ()
+    leases = story.ask(0, 9)
+    assert len(leases) == 3
+    for node in (0, 1):
+        assert story.say(node, extents=(grown(0, 33, closed=True), grown(1, 100, closed=True))).unusable == ()
+    assert story.say(1, extents=(grown(0, 50),)).unusable == ()
+    (tail,) = story.ask(0, 9, completed=tuple(lease.attempt for lease in leases))
+    assert (tail.start, tail.stop) == (30, 33)
+    story.ask(0, 0, completed=(tail.attempt,))
+    assert ledgers.is_complete(story.job.ledger)
+
+
+def test_what_is_known_of_a_stream_survives_the_master() -> None:
+    story = a_stream_story()
+    story.say(0, extents=(grown(0, 20), grown(1, 100, closed=True)))
+    job = journal.replay([journal.snapshot(story.job)])
+    assert job is not None
+    assert job.ledger == story.job.ledger
+    assert [lane.until for lane in job.ledger.dynamic["train"].lanes] == [20, 100]
+
+
+def test_a_stream_that_is_said_to_end_in_two_places_cannot_be_used() -> None:
+    story = a_stream_story()
+    story.say(0, extents=(grown(0, 30, closed=True),))
+    (refusal,) = story.say(1, extents=(grown(0, 31, closed=True),)).unusable
+    assert refusal.reason == "dataset train: partition 0 is closed at 30, and cannot be closed at 31"
+
+
+# Worlds that deal shards by themselves -------------------------------------------------------------------------
+
+
+def after(standing: Standing, steps: int) -> Standing:
+    for _ in range(steps):
+        deal = dealt(standing, seats=2, size=4)
+        assert deal is not None
+        standing = deal.after
+    return standing
+
+
+def a_stand(standing: Standing, *, node: int = 0, generation: int = 1, step: int) -> Stand:
+    owner = owner_of(f"worker-{node}", 0, 1)
+    return Stand(owner=owner, generation=generation, step=step, mark=mark_of(standing))
+
+
+def test_the_account_follows_what_the_worlds_source_says() -> None:
+    story = DataStory(together=True)
+    start = opened(story.spec)
+    story.say(0, stands=(a_stand(after(start, 3), step=3),))
+    assert ledgers.account_of(story.job.ledger, "train").count == 24
+    story.say(1, stands=(a_stand(after(start, 2), node=1, step=2),))  # of one that was the source before
+    assert ledgers.account_of(story.job.ledger, "train").count == 24
+    story.say(1, stands=(a_stand(after(start, 2), node=1, generation=2, step=2),))  # from a checkpoint
+    assert ledgers.account_of(story.job.ledger, "train").count == 16
+    story.say(1, stands=(a_stand(after(start, 5), node=1, generation=2, step=5),))
+    assert ledgers.is_complete(story.job.ledger)
+
+
+def test_no_node_speaks_for_another_ones_world() -> None:
+    story = DataStory(together=True)
+    story.say(1, stands=(a_stand(after(opened(story.spec), 3), node=0, step=3),))
+    assert ledgers.account_of(story.job.ledger, "train").count == 0
+
+
+def test_losing_a_node_leaves_the_data_of_a_world_where_it_is() -> None:
+    story = DataStory(together=True)
+    story.say(0, stands=(a_stand(after(opened(story.spec), 3), step=3),))
+    before = story.job.ledger
+    story.happen(NodeExited(node=NodeId("worker-0"), exit=ProcessExit(code=137)))
+    assert story.job.ledger == before
+
+
+def test_leases_of_a_dataset_that_is_dealt_are_refused_with_why() -> None:
+    story = DataStory(together=True)
+    ask = Ask(owner=owner_of("worker-0", 0, 1), dataset="train", want=1)
+    (refusal,) = story.say(0, asks=(ask,)).unusable
+    assert refusal.reason == "dataset train is dealt inside a world: nothing of it is leased"

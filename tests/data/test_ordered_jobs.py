@@ -22,7 +22,6 @@ SPEC = dataset_spec(
     epochs=2,
     shuffle="samples",
     seed=5,
-    drop_last=True,
     batch=GlobalBatch(micro_batches=6, micro_batch_size=2),
 )
 
@@ -51,12 +50,14 @@ async def test_the_order_is_the_same_when_workers_die_and_come_back(tmp_path: Pa
         assert await run.ended() == 0, run.output
         job = await last_state(run)
     steps = ledgers.total_steps(SPEC)
-    assert steps == 32
+    assert steps == 2 * 17
     expected = {}
     for step in range(steps):
         for number in range(6):
             stretch = micro_batch(SPEC, step, number)
+            if not len(stretch):  # in the last step of an epoch there are eight records for six times two
+                continue
             expected[step, number] = {tuple(records(SPEC, stretch.epoch, [(stretch.start, stretch.stop)]))}
     assert trained(folder) == expected
     assert ledgers.is_complete(job.ledger)
-    assert ledgers.account_of(job.ledger, "train").count == 192
+    assert ledgers.account_of(job.ledger, "train").count == 200

@@ -5,8 +5,9 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from tests.e2e.harness import JobRun, shoal_run
 from shoal.core import ledger as ledgers
 
 SCRIPT = Path(__file__).with_name("train_shards.py")
+STREAM = Path(__file__).with_name("train_stream.py")
 
 
 def arguments(tmp_path: Path, *more: object) -> tuple[str, ...]:
@@ -137,6 +139,35 @@ async def test_a_dataset_that_cannot_be_ends_the_job_at_once_and_says_why(
     assert said in run.output
     assert "76" in run.output
     assert "restart" not in run.output.replace("asked not to be restarted", "")
+
+
+async def test_a_stream_that_grows_is_trained_to_its_end_though_a_worker_and_the_master_are_killed(
+    tmp_path: Path,
+) -> None:
+    extents = tmp_path / "extents"
+    extents.write_text("0 45\n1 120\n")
+    args = arguments(tmp_path, "--extents", extents)
+
+    def trained_so_far(count: int) -> Callable[[dict[str, Any]], bool]:
+        return lambda s: bool(s["data"]) and s["data"][0]["done"] == count
+
+    async with shoal_run(tmp_path, "--nnodes", "2", script=STREAM, script_args=args) as run:
+        await run.wait_for("whole shards of what is there", trained_so_far(40 + 20))
+        extents.write_text("0 85\n1 190\n")
+        await run.wait_for("what has grown", lambda s: s["data"][0]["done"] > 60)
+        kill(workers(tmp_path)[0])
+        await run.wait_for("what has grown, without its killed worker", trained_so_far(80 + 90))
+        kill(int((run.home / "jobs" / run.name / "state" / "lock").read_text()))
+        extents.write_text("0 92 closed\n1 190 closed\n")
+        assert await run.ended() == 0, run.output
+        job = await last_state(run)
+    counts = trained(tmp_path / "records")
+    assert set(counts) == {
+        ("clicks", p, o) for p, (first, end) in enumerate([(0, 92), (100, 190)]) for o in range(first, end)
+    }
+    assert surplus(counts) <= 20  # what the killed worker held
+    assert ledgers.account_of(job.ledger, "clicks").done == (((0, 92),), ((100, 190),))
+    assert ledgers.is_complete(job.ledger)
 
 
 async def test_a_worker_that_stands_still_loses_its_shard_and_its_late_report_is_refused(tmp_path: Path) -> None:

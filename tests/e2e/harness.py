@@ -221,18 +221,23 @@ async def shoal_run(
     tmp: Path, *flags: str, script: Path | None = SCRIPT, script_args: tuple[str, ...] = (), name: str = "job"
 ) -> AsyncIterator[JobRun]:
     """`shoal run FLAGS SCRIPT ARGS` in a home of its own; whatever happens, nothing of it is left afterwards."""
+    log = ("--log", str(tmp / "steps")) if script in (SCRIPT, PLAIN) else ()
+    args = (str(script), *log, *script_args) if script else ()
+    async with shoal_run_words(tmp, "--name", name, *flags, *args, name=name) as run:
+        yield run
+
+
+@asynccontextmanager
+async def shoal_run_words(tmp: Path, *words: str, name: str = "job") -> AsyncIterator[JobRun]:
+    """`shoal run WORDS`, which is about the job of this name."""
     home, logs = tmp / "home", tmp / "steps"
     logs.mkdir(exist_ok=True)
-    args = (str(script), *(("--log", str(logs)) if script in (SCRIPT, PLAIN) else ()), *script_args) if script else ()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "shoal",
         "run",
-        "--name",
-        name,
-        *flags,
-        *args,
+        *words,
         env=environment(home),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,

@@ -66,6 +66,26 @@ def test_the_tour_of_a_failure_names_what_there_is() -> None:
     assert sorted(name for name in named if not _defines(code, name)) == []
 
 
+def test_every_line_about_failures_names_tests_or_benchmarks_that_exist() -> None:
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    told = _rows_of_tables((ROOT / "docs/concepts/failures.md").read_text(), last_column="measured by")
+    assert len(told) > 20
+    for line in told:
+        named = re.findall(r"`(test_\w+|benchmarks/\w+\.py)`", line.rsplit("|", 2)[1])
+        assert named, line
+        for name in named:
+            there = (ROOT / name).exists() if "/" in name else _defines(tests, name)
+            assert there, f"{name}: {line}"
+
+
+def _rows_of_tables(page: str, *, last_column: str) -> list[str]:
+    rows = []
+    for table in re.findall(r"(?:^\|.*\|\n)+", page, re.MULTILINE):
+        title, _, *rest = table.splitlines()
+        rows += rest if title.endswith(f" {last_column} |") else []
+    return rows
+
+
 @pytest.mark.torch
 def test_the_script_in_the_readme_runs(tmp_path: Path) -> None:
     found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -52,6 +52,11 @@ def test_the_transformer_comes_out_the_same_and_is_saved(tmp_path: Path) -> None
     assert (tmp_path / "model.pt").stat().st_size > 0
 
 
+def test_the_shards_are_trained_in_half_the_steps_by_two_workers(tmp_path: Path) -> None:
+    assert "1 epochs of 2048 pictures in 128 steps" in alone(tmp_path, "shards.py", "--epochs", "1")
+    assert "1 epochs of 2048 pictures in 64 steps" in with_two_workers(tmp_path, "shards.py", "--epochs", "1")
+
+
 def test_the_plain_cnn_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     alone(tmp_path, "cnn_ddp.py", "--steps", "3")
     output = with_two_workers(tmp_path, "cnn_ddp.py", "--steps", "6")

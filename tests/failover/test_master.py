@@ -9,14 +9,14 @@ from types import UnionType
 
 import pytest
 
-from shoal.core.errors import Disconnected, StateTaken, Superseded
+from shoal.core.errors import BadInput, Disconnected, StateTaken, StateUnavailable, StateUnreadable, Superseded
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
 from shoal.core.ports import StateStore
 from shoal.core.view import JobPhase, JobView
-from shoal.master import Master
+from shoal.master import Begin, Master
 from shoal.stores import FileStore, MemoryState, MemoryStore
 from shoal.wire.client import Connection, connect
 from shoal.wire.messages import PROTOCOL, Ack, Commit, FromMaster, Hello, Pause, Prepare, Progress, Ready
@@ -211,6 +211,75 @@ async def test_the_store_tells_the_older_master_that_it_is_over() -> None:
         with pytest.raises(Superseded, match="term 1 was superseded by 2"):
             await old.task
         assert [n.id for plan in old.platform.plans for n in plan.launch_nodes] == ["worker-0", "worker-1"]
+
+
+async def test_a_master_whose_store_lost_its_term_takes_one_above_all_that_were_heard_of() -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state)) as first:
+        await a_world(first.master, "worker-0", "worker-1")
+        await first.die()
+    state.term = 0
+    async with a_master(MemoryStore(state)) as second:
+        assert second.master.term == 1
+        one = await agent(second.master, "worker-0", generation=1, term=5)
+        assert (one.connection.welcome.term, second.master.term, state.term) == (6, 6, 6)
+        other = await agent(second.master, "worker-1", generation=1, term=8)
+        assert other.connection.welcome.term == 9
+        view = await second.until(lambda view: all(node.connected for node in view.nodes))
+        assert (view.generation, view.phase) == (1, JobPhase.RUNNING)
+        said = [d.reason for d in view.decisions if "lost its term" in d.reason]
+        assert said[0] == "the store had lost its term: worker-0 has spoken to master 5, this is master 6 now"
+        second.master.scale(3, who="test")
+        await second.die()
+    async with a_master(MemoryStore(state)) as third:
+        assert (third.master.term, third.master.view().target) == (10, 3)
+
+
+async def test_a_store_that_cannot_write_the_higher_term_lets_the_agent_try_again() -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state)) as master:
+        state.trouble = "No space left on device"
+        with pytest.raises(Disconnected):
+            await agent(master.master, "worker-0", term=5)
+        state.trouble = None
+        assert (await agent(master.master, "worker-0", term=5)).connection.welcome.term == 6
+
+
+async def test_a_store_of_another_job_is_not_taken_over() -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state)) as first:
+        await first.die()
+    records = list(state.records)
+    other = Master(
+        JobSpec(name="other", uid="other.1", min_nodes=1, max_nodes=1, command=("true",)),
+        JobSettings(),
+        scaler=Nowhere(),
+        keys=KEYS,
+        nodes=1,
+        store=MemoryStore(state),
+    )
+    with pytest.raises(BadInput, match=r"holds the state of job j \(its master is lost\): go on with that one"):
+        await other.start()
+    assert state.records == records
+
+
+async def test_a_master_that_takes_over_waits_for_its_store_and_one_that_resumes_does_not(tmp_path: Path) -> None:
+    spec = JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=1, command=("true",))
+
+    def master(begin: Begin) -> Master:
+        store = FileStore(tmp_path / "late" / "state")
+        return Master(spec, JobSettings(), scaler=Nowhere(), keys=KEYS, nodes=1, store=store, begin=begin)
+
+    (tmp_path / "late").touch()
+    with pytest.raises(StateUnavailable, match="Not a directory"):
+        await master(Begin.RESUME).start()
+    second = master(Begin.TAKE_OVER)
+    starting = asyncio.create_task(second.start())
+    await asyncio.sleep(0.1)
+    assert not starting.done()
+    (tmp_path / "late").unlink()
+    with pytest.raises(StateUnreadable, match="there is nothing to take over"):
+        await starting
 
 
 async def test_an_agent_does_not_listen_to_a_master_of_the_past() -> None:

@@ -67,6 +67,35 @@ async def test_of_two_masters_at_once_one_can_write(open_store: OpenStore) -> No
     assert (await open_store().claim()).records == (b"before", b"mine")
 
 
+async def test_a_raised_term_is_the_owners_and_the_next_masters_is_above_it(open_store: OpenStore) -> None:
+    first = open_store()
+    await first.claim()
+    await first.append(b"one")
+    await first.raise_term(7)
+    await first.append(b"two")
+    await first.close()
+    second = open_store()
+    claimed = await second.claim()
+    assert (claimed.term, claimed.records) == (8, (b"one", b"two"))
+    await second.compact(b"all")
+    await second.close()
+    third = await open_store().claim()
+    assert (third.term, third.records) == (9, (b"all",))
+
+
+async def test_whoever_was_superseded_cannot_raise_its_term(open_store: OpenStore) -> None:
+    first, second = open_store(), open_store()
+    await first.claim()
+    try:
+        await second.claim()
+    except StateTaken:
+        await first.raise_term(5)  # whoever is alive keeps it
+        return
+    with pytest.raises(Superseded):
+        await first.raise_term(5)
+    await second.append(b"mine")
+
+
 async def test_claiming_again_and_again_loses_nothing(open_store: OpenStore) -> None:
     for number in range(1, 5):
         store = open_store()

@@ -17,6 +17,12 @@ def put(etcd: str, key: str, value: str) -> None:
         answer.read()
 
 
+def delete(etcd: str, key: str) -> None:
+    body = {"key": base64.b64encode(key.encode()).decode()}
+    with urllib.request.urlopen(f"{etcd}/v3/kv/deleterange", data=json.dumps(body).encode()) as answer:
+        answer.read()
+
+
 async def test_many_masters_claim_at_once_and_each_has_a_term_of_its_own(etcd: str) -> None:
     stores = [EtcdStore(etcd, prefix="/many") for _ in range(8)]
     terms = [claimed.term for claimed in await asyncio.gather(*(store.claim() for store in stores))]
@@ -64,6 +70,26 @@ async def test_a_term_that_is_no_number_is_left_alone(etcd: str) -> None:
     with pytest.raises(StateUnreadable, match="is no number"):
         await store.claim()
     await store.close()
+
+
+@pytest.mark.parametrize("term", [None, "poem"], ids=["gone", "no-number"])
+async def test_records_without_a_readable_term_are_taken_over(etcd: str, term: str | None) -> None:
+    prefix = f"/lost-term/{term}"
+    first = EtcdStore(etcd, prefix=prefix)
+    for _ in range(3):
+        await first.claim()
+    await first.append(b"one")
+    delete(etcd, f"{prefix}/term")
+    if term is not None:
+        put(etcd, f"{prefix}/term", term)
+    second = EtcdStore(etcd, prefix=prefix)
+    claimed = await second.claim()
+    assert (claimed.term, claimed.records) == (1, (b"one",))
+    await second.raise_term(4)
+    with pytest.raises(Superseded):
+        await first.append(b"late")
+    for store in (first, second):
+        await store.close()
 
 
 async def test_no_etcd_is_said() -> None:

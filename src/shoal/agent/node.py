@@ -42,6 +42,8 @@ from shoal.wire.local import (
     ShardsSaid,
     SlotsWanted,
     SlotWanted,
+    StreamSaid,
+    WorldStands,
 )
 from shoal.wire.messages import (
     PLAIN_STORE,
@@ -451,7 +453,7 @@ def said(n: Node, local_rank: int, message: FromProcess) -> Step:
             return n, ()  # said once, answered at the socket
         case SlotWanted() | SlotsWanted() | Saved() | CheckpointsWanted():
             return n, ()  # the saver's business
-        case DatasetNamed() | ShardsSaid() | LedgerWanted() | LedgerPut():
+        case DatasetNamed() | ShardsSaid() | StreamSaid() | WorldStands() | LedgerWanted() | LedgerPut():
             return n, ()  # the shards' business
         case _:
             assert_never(message)

@@ -6,6 +6,7 @@ if there is one. Losing this node then loses nothing that was saved, even if no 
 """
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 
 from shoal.agent.saver import Saver
@@ -25,6 +26,7 @@ class Replicas:
         self._address = address
         self._note = note
         self._node = ""
+        self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._peer: tuple[str, str, int] | None = None
         """Name, host and port of the node that keeps for this one."""
@@ -33,9 +35,21 @@ class Replicas:
         self._told: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accepted, self._address, 0, limit=_LIMIT)
+    def start(self) -> None:
+        """Keep for others from now on. Called again it changes nothing."""
+        if self._listener is not None:
+            return
+        try:
+            family, _, _, _, address = socket.getaddrinfo(self._address, 0, type=socket.SOCK_STREAM)[0]
+            self._listener = socket.create_server(address[:2], family=family)
+        except OSError as exc:
+            self._tell(f"no copies of checkpoints are kept here: {self._address}: {exc}", about="listen")
+            return
         self._saver.on_saved(self._send_next)
+        self._spawn(self._serve(self._listener))
+
+    async def _serve(self, listener: socket.socket) -> None:
+        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=_LIMIT)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -43,12 +57,14 @@ class Replicas:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
 
     def entry(self, node: str) -> dict[str, bytes]:
         """What this agent puts into the bootstrap store: where it keeps for others."""
-        if self._server is None:
+        if self._listener is None:
             return {}
-        port = self._server.sockets[0].getsockname()[1]
+        port = self._listener.getsockname()[1]
         return {f"{_KEY}{node}": f"{self._address} {port}".encode()}
 
     def world_formed(self, world: World, store: Mapping[str, bytes], node: str) -> None:

@@ -24,6 +24,7 @@ from shoal.checkpoint.folder import open_folder
 from shoal.checkpoint.image import BadImage, Image
 from shoal.checkpoint.memory import Home, OutOfMemory, mapped
 from shoal.core.errors import ShoalError
+from shoal.core.saving import CheckpointSpec
 from shoal.wire.local import (
     CheckpointAnswer,
     Checkpoints,
@@ -62,6 +63,8 @@ class Saver:
         note: Callable[[str], None],
     ) -> None:
         self._settings = settings
+        self._directory = settings.directory
+        self._keep = CheckpointSpec().keep
         self._home = home
         self._tell = tell
         self._note = note
@@ -76,6 +79,11 @@ class Saver:
         self._told: dict[str, str] = {}
         self._saved: Callable[[], None] = lambda: None
         self._waiting: list[Callable[[], None]] = []
+
+    def told(self, wanted: CheckpointSpec) -> None:
+        """The job says where saved states go and how many are kept; the node's own word about the place wins."""
+        self._directory = self._settings.directory or wanted.directory
+        self._keep = wanted.keep
 
     # What processes say ----------------------------------------------------------------------------------
 
@@ -93,7 +101,7 @@ class Saver:
                     for s in self._slots.held()
                     if s.step is not None
                 )
-                self._tell(local_rank, Checkpoints(memory=copies, directory=self._settings.directory))
+                self._tell(local_rank, Checkpoints(memory=copies, directory=self._directory))
             case _:
                 assert_never(message)
 
@@ -190,7 +198,7 @@ class Saver:
 
     def _refused(self, refusal: "_Refusal") -> SlotRefused:
         """Tell people that a save finds no memory, and the process what to do."""
-        directory, keep = self._settings.directory, self._settings.keep
+        directory, keep = self._directory, self._keep
         if not refusal.for_good:
             self._tell_once("skip", f"a save is left out, all memory for checkpoints is in use: {refusal.why}")
             return SlotRefused(reason=refusal.why, directory=None, keep=keep)
@@ -234,7 +242,7 @@ class Saver:
     def _next(self) -> book.Slot | None:
         """What should be on disk and is not."""
         slot = self._slots.unwritten()
-        if slot is None or self._settings.directory is None or slot.order == self._gave_up:
+        if slot is None or self._directory is None or slot.order == self._gave_up:
             return None
         return slot
 
@@ -257,7 +265,7 @@ class Saver:
             self._gave_up = slot.order
             self._tell_once(
                 "disk",
-                f"the checkpoint of step {slot.step} cannot be written to {self._settings.directory}: {exc}; "
+                f"the checkpoint of step {slot.step} cannot be written to {self._directory}: {exc}; "
                 "training goes on, the next save is tried again",
             )
         finally:
@@ -271,16 +279,16 @@ class Saver:
 
     def _written(self, path: Path) -> None:
         """In a thread: write one image."""
-        assert self._settings.directory is not None
+        assert self._directory is not None
         memory = mapped(path, write=True)
         try:
             image = Image(memoryview(memory))
         except BadImage as exc:
             raise ShoalError(f"what a process saved is no checkpoint: {exc}") from exc
         header = image.header
-        folder = open_folder(self._settings.directory)
+        folder = open_folder(self._directory)
         manifests.write(folder, [image.data], job=header.job, step=header.step, saved_at=header.saved_at)
-        manifests.prune(folder, keep=self._settings.keep)
+        manifests.prune(folder, keep=self._keep)
 
     # Words and tasks -------------------------------------------------------------------------------------
 

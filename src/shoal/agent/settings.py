@@ -59,21 +59,15 @@ class ReconnectSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """What becomes of the states that training processes save."""
+    """What becomes of the states that training processes save. The rest the master says, to all nodes alike."""
 
     directory: str | None = None
-    """A directory or URL that they are written to; None: they stay in memory and end with the agent."""
-    keep: int = 3
-    """How many are left in the directory. More than one: the newest may turn out to be damaged."""
+    """A directory or URL that they are written to, for a machine where the job's own is elsewhere; None: the job's."""
     memory_bytes: int | None = None
     """The most shared memory to use; None: what is free."""
     shared_memory: Path = SHARED_MEMORY
-    replica: bool = False
-    """Keep a copy of the newest one in another agent's memory as well."""
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise BadInput(f"at least one checkpoint must be kept, got {self.keep}")
         if self.memory_bytes is not None and self.memory_bytes < 0:
             raise BadInput(f"memory for checkpoints must not be negative, got {self.memory_bytes}")
 

@@ -10,10 +10,10 @@ sides compare. The book of a process that has ended is kept for as long.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.core.ledger import Ask, DatasetSpec, Lease, Owner, Progress, Verdict, Wake
-from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Restore, Round, RoundAnswer
+from shoal.core.rounds import DatasetRefusal, Departure, Extent, Given, Holding, Restore, Round, RoundAnswer, Stand
 from shoal.wire.local import (
     DataAnswer,
     DatasetNamed,
@@ -24,6 +24,8 @@ from shoal.wire.local import (
     LedgerWanted,
     ShardsGiven,
     ShardsSaid,
+    StreamSaid,
+    WorldStands,
 )
 
 Key = tuple[Owner, str]
@@ -73,6 +75,10 @@ class Desk:
         self._marks: dict[Owner, None] = {}
         """Who wants a checkpoint of the ledger and has none."""
         self._restores: dict[Owner, Restore] = {}
+        self._extents: dict[Extent, None] = {}
+        """How far streams go, as far as no round that carried it was answered."""
+        self._stands: dict[Key, Stand] = {}
+        """Where worlds stand, likewise; only the last word of each counts."""
         self._sent: Round | None = None
         """The one that was not answered yet."""
         self._number = 0
@@ -98,10 +104,24 @@ class Desk:
                 for attempt in word.completed:
                     book.completed[attempt] = None
                     book.progress.pop(attempt, None)
+            case StreamSaid(extent=extent):
+                self._grew(extent)
+            case WorldStands(generation=generation, step=step, mark=mark):
+                self._stands[owner, mark.spec.name] = Stand(owner=owner, generation=generation, step=step, mark=mark)
             case LedgerWanted():
                 self._marks[owner] = None
             case LedgerPut(number=number, mark=mark):
                 self._restores[owner] = Restore(owner=owner, number=number, mark=mark)
+
+    def _grew(self, extent: Extent) -> None:
+        """What is known of a partition's growth is in the furthest word; where it ends must be said as it was."""
+        place = (extent.dataset, extent.partition)
+        passed = [e for e in self._extents if (e.dataset, e.partition) == place and not e.closed]
+        if not extent.closed:
+            extent = max(*passed, extent, key=lambda e: e.until) if passed else extent
+            for each in passed:
+                del self._extents[each]
+        self._extents[extent] = None
 
     def departed(self, owner: Owner, *, charged: bool, reason: str) -> None:
         """A process has ended. What it said last is said before that."""
@@ -152,6 +172,12 @@ class Desk:
             self._given(given, asked=(given.owner, given.dataset) in wanted)
         for refusal in answer.unusable:
             self._unusable(refusal)
+        for extent in sent.extents:
+            self._extents.pop(extent, None)
+        for stand in sent.stands:
+            key = (stand.owner, stand.mark.spec.name)
+            if self._stands.get(key) is stand:
+                del self._stands[key]
         self._marked(sent, answer)
         for departure in sent.departed:
             books = {key: book for key, book in self._books.items() if key[0] == departure.owner}
@@ -185,7 +211,7 @@ class Desk:
     @property
     def _has_words(self) -> bool:
         """Something besides the books is to be said."""
-        return bool(self._unsaid or self._departures or self._marks or self._restores)
+        return bool(self._unsaid or self._departures or self._marks or self._restores or self._extents or self._stands)
 
     # What is to be done -----------------------------------------------------------------------------------
 
@@ -210,17 +236,28 @@ class Desk:
         round = Round(
             number=self._number,
             specs=tuple(dict.fromkeys(self._unsaid)),
+            extents=tuple(self._extents),
+            stands=tuple(self._stands.values()),
             holding=holding,
-            asks=tuple(self._ask(key) for key in news),
-            departed=tuple(self._departures),
             restores=tuple(self._restores.values()),
-            marks=tuple(self._marks),
         )
+        if not self._restores:
+            round = self._with_asks(round, news)
         self._unsaid, self._compare = [], False
-        for key in news:
-            self._books[key].news = False
         self._sent = round
         return round
+
+    def _with_asks(self, round: Round, news: list[Key]) -> Round:
+        """Not in a round that restores: so every lease that a process gets before it hears of that is void, and every
+        one that it gets afterwards is not."""
+        for key in news:
+            self._books[key].news = False
+        return replace(
+            round,
+            asks=tuple(self._ask(key) for key in news),
+            departed=tuple(self._departures),
+            marks=tuple(self._marks),
+        )
 
     def _with_news(self) -> list[Key]:
         return [key for key, book in self._books.items() if book.news]

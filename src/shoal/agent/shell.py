@@ -160,8 +160,6 @@ class Shell:
 
     async def run(self) -> int:
         await self._server.start()
-        if self._settings.checkpoint.replica:
-            await self._replicas.start()
         self._handle_signals()
         background: list[asyncio.Task[None]] = []
         try:
@@ -270,6 +268,9 @@ class Shell:
 
     def welcomed(self, welcome: Welcome) -> None:
         self._welcome = welcome
+        self._saver.told(welcome.checkpoint)
+        if welcome.checkpoint.replica:
+            self._replicas.start()
         self._welcome_came.set()
         if self._settings.command or welcome.command:
             self._happen(lambda n: core.welcomed(n, welcome))
@@ -316,6 +317,7 @@ class Shell:
             incarnation=self._node.incarnation,
             address=self._settings.address,
             max_workers=self._welcome.max_workers,
+            resumed=self._welcome.resumed,
         )
 
     def process_attached(self, local_rank: int) -> None:

@@ -23,6 +23,11 @@ _libc = ctypes.CDLL(None)
 _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
+def reason(exc: OSError) -> str:
+    """What the system says, without the number and without the path, which whoever tells it has named already."""
+    return exc.strerror or str(exc)
+
+
 class Writer(Protocol):
     def write(self, data: memoryview) -> None: ...
 
@@ -52,6 +57,10 @@ class Folder(Protocol):
 
     def remove(self, name: str) -> None:
         """Safe when it is not there."""
+
+    def length(self, name: str) -> int:
+        """In bytes."""
+        ...
 
     def age(self, name: str) -> float | None:
         """Seconds since it was last written to; None: not known."""
@@ -119,6 +128,9 @@ class LocalFolder:
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
+    def length(self, name: str) -> int:
+        return (self.path / name).stat().st_size
+
     def age(self, name: str) -> float | None:
         try:
             return time.time() - (self.path / name).stat().st_mtime
@@ -137,7 +149,6 @@ class LocalFolder:
 class _LocalWriter:
     def __init__(self, fd: int) -> None:
         self._fd = fd
-
         self._written = self._started = 0
 
     def write(self, data: memoryview) -> None:
@@ -194,6 +205,9 @@ class UrlFolder:
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._at(name))
+
+    def length(self, name: str) -> int:
+        return int(self._files.size(self._at(name)))
 
     def age(self, name: str) -> float | None:
         try:

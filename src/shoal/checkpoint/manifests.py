@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shoal.checkpoint.folder import Folder
+from shoal.checkpoint.folder import Folder, reason
 from shoal.checkpoint.image import BadImage, Image
 from shoal.core.errors import ShoalError
 
@@ -67,7 +67,8 @@ class Found:
 
 
 def write(folder: Folder, parts: Iterable[memoryview], *, job: str, step: int, saved_at: float) -> Manifest:
-    """Write one image, given in parts, and put its manifest in place. Raises `OSError` and leaves what was there."""
+    """Write one image, given in parts, and put its manifest in place, over one of the same step that may be there.
+    Raises `OSError` and leaves what was there."""
     name = f"step-{step:012d}"
     data = f"{name}-{secrets.token_hex(4)}.data"
     try:
@@ -83,10 +84,13 @@ def write(folder: Folder, parts: Iterable[memoryview], *, job: str, step: int, s
             crc32=tuple(f"{value:08x}" for value in sums),
         )
         manifest = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
+        before = _data_named_by(folder, f"{name}.json")
         folder.replace(f"{name}.json", msgspec.json.format(msgspec.json.encode(manifest), indent=0))
     except OSError:
         _remove_quietly(folder, data)
         raise
+    if before is not None:
+        _remove_quietly(folder, before)
     return manifest
 
 
@@ -149,6 +153,14 @@ def _checksum(manifest: Manifest) -> str:
     return f"{zlib.crc32(msgspec.json.encode(msgspec.structs.replace(manifest, checksum=''))):08x}"
 
 
+def _data_named_by(folder: Folder, name: str) -> str | None:
+    """The data of a manifest that is about to be replaced; None: there is none, or it is damaged."""
+    try:
+        return _manifest(folder, name).data
+    except Damaged:
+        return None
+
+
 def _remove_quietly(folder: Folder, name: str) -> None:
     try:
         folder.remove(name)
@@ -178,9 +190,8 @@ def load(folder: Folder, found: Found) -> Image:
     try:
         data = folder.load(manifest.data)
     except OSError as exc:
-        raise Damaged(f"{where}: its data {manifest.data} cannot be read: {exc}") from exc
-    if len(data) != manifest.nbytes:
-        raise Damaged(f"{where}: its data has {len(data)} bytes, {manifest.nbytes} were written")
+        raise _unreadable(folder, found, exc) from exc
+    _check_length(folder, found, len(data))
     for number, wanted in enumerate(manifest.crc32):
         begin = number * manifest.chunk_bytes
         if f"{zlib.crc32(data[begin : begin + manifest.chunk_bytes]):08x}" != wanted:
@@ -191,12 +202,30 @@ def load(folder: Folder, found: Found) -> Image:
         raise Damaged(f"{where}: {exc}") from exc
 
 
+def look(folder: Folder, found: Found) -> None:
+    """See that the checkpoint's data is there, as long as it was written; it is not read. Raises `Damaged`."""
+    try:
+        length = folder.length(found.manifest.data)
+    except OSError as exc:
+        raise _unreadable(folder, found, exc) from exc
+    _check_length(folder, found, length)
+
+
+def _unreadable(folder: Folder, found: Found, exc: OSError) -> Damaged:
+    return Damaged(f"{folder.url}: {found.name}: its data {found.manifest.data} cannot be read: {reason(exc)}")
+
+
+def _check_length(folder: Folder, found: Found, length: int) -> None:
+    if length != (wanted := found.manifest.nbytes):
+        raise Damaged(f"{folder.url}: {found.name}: its data has {length} bytes, {wanted} were written")
+
+
 def _manifest(folder: Folder, name: str) -> Manifest:
     where = f"{folder.url}: {name}"
     try:
         manifest = msgspec.json.decode(folder.read(name), type=Manifest)
     except OSError as exc:
-        raise Damaged(f"{where} cannot be read: {exc}") from exc
+        raise Damaged(f"{where} cannot be read: {reason(exc)}") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise Damaged(f"{where} is damaged: {exc}") from exc
     if manifest.format != FORMAT:

@@ -22,6 +22,8 @@ _LOCK = "lock"
 _MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_libc.memcpy.restype = None
 
 
 class OutOfMemory(ShoalError):
@@ -38,6 +40,7 @@ class Home:
         making.mkdir(mode=0o700)
         self._lock = os.open(making / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._closed = False
         self.path = root / name
         making.rename(self.path)  # a sweeper sees it only with the lock held
 
@@ -59,8 +62,11 @@ class Home:
         return path
 
     def close(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Safe to repeat."""
+        if not self._closed:
+            self._closed = True
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(self._lock)
 
 
 def sweep(root: Path = SHARED_MEMORY) -> list[Path]:
@@ -94,6 +100,21 @@ def mapped(path: Path, *, write: bool) -> mmap.mmap:
 def touch(memory: mmap.mmap) -> None:
     """Have every page of a writable mapping at hand, without changing one. Lets other threads run meanwhile."""
     holder = (ctypes.c_char * len(memory)).from_buffer(memory)
-    # A kernel before 5.14 does not know the advice: then the first save finds the pages by itself.
-    _libc.madvise(ctypes.addressof(holder), len(memory), _MADV_POPULATE_WRITE)
+    have_pages(ctypes.addressof(holder), len(memory))
     del holder
+
+
+def copy_bytes(to: int, source: int | bytes, nbytes: int) -> None:
+    """To an address, from an address or from bytes, while other threads run. For many small pieces much cheaper than
+    slices of buffers or views of tensors."""
+    _libc.memcpy(to, source, nbytes)
+
+
+def have_pages(address: int, nbytes: int) -> None:
+    """Have the pages of a writable range at hand, without changing what is in them. Asked for at once they cost less
+    than when each is found missing."""
+    begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    length = (address + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+    if length > 0:
+        # A kernel before 5.14 does not know the advice: then whoever writes first finds the pages one by one.
+        _libc.madvise(begin, length, _MADV_POPULATE_WRITE)

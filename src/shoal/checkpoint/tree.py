@@ -39,10 +39,11 @@ NO_LEAVES = Leaves(frozenset(), lambda leaf, path: leaf, lambda leaf: leaf)
 
 def copied(value: Any, path: str, leaves: Leaves = NO_LEAVES) -> Any:
     """A copy that shares nothing mutable with `value`; raises `BadInput` where something is no tree."""
-    value = leaves.plain(value)
     kind = type(value)
     if kind in _SCALARS:
         return _checked_int(value, path) if kind is int else value
+    if kind in leaves.kinds:
+        return leaves.clone(leaves.check(value, path))
     if kind is list:
         return [copied(item, f"{path}[{i}]", leaves) for i, item in enumerate(value)]
     if kind is tuple:
@@ -52,18 +53,18 @@ def copied(value: Any, path: str, leaves: Leaves = NO_LEAVES) -> Any:
             (_checked_key(key, path, leaves), copied(item, f"{path}[{key!r}]", leaves)) for key, item in value.items()
         ]
         return _MAKERS[_MAPPINGS[kind]](pairs)
-    if kind in leaves.kinds:
-        return leaves.clone(leaves.check(value, path))
-    raise _cannot(path, kind)
+    return copied(_plain(value, path, leaves), path, leaves)
 
 
 def packed(value: Any, path: str, leaves: Leaves, found: list[tuple[str, Any]]) -> Any:
     """The tree's structure as msgpack-able values. Its leaves are appended to `found` with their paths; the structure
     has their numbers."""
-    value = leaves.plain(value)
-    kind = type(value)
+    kind = type(value)  # the usual kinds first: a model has thousands of tensors, and training waits for this
     if kind in _SCALARS:
         return _checked_int(value, path) if kind is int else value
+    if kind in leaves.kinds:
+        found.append((path, leaves.check(value, path)))
+        return ["tensor", len(found) - 1]
     if kind is list or kind is tuple:
         return [kind.__name__, *(packed(item, f"{path}[{i}]", leaves, found) for i, item in enumerate(value))]
     if kind in _MAPPINGS:
@@ -74,10 +75,7 @@ def packed(value: Any, path: str, leaves: Leaves, found: list[tuple[str, Any]]) 
                 packed(item, f"{path}[{key!r}]", leaves, found),
             )
         return flat
-    if kind in leaves.kinds:
-        found.append((path, leaves.check(value, path)))
-        return ["tensor", len(found) - 1]
-    raise _cannot(path, kind)
+    return packed(_plain(value, path, leaves), path, leaves, found)
 
 
 def unpacked(body: Any, leaf: Callable[[int], Any]) -> Any:
@@ -110,7 +108,17 @@ def _checked_int(value: int, path: str) -> int:
     return value
 
 
+def _plain(value: Any, path: str, leaves: Leaves) -> Any:
+    """What the framework's own number is in Python's; raises `BadInput` for what is no number of it."""
+    plain = leaves.plain(value)
+    if type(plain) not in _SCALARS:
+        raise _cannot(path, type(value))
+    return plain
+
+
 def _checked_key(key: Any, path: str, leaves: Leaves) -> Any:
+    if type(key) is str:
+        return key
     key = leaves.plain(key)
     if type(key) not in _SCALARS and type(key) is not tuple:
         raise BadInput(f"{path}: a key of {type(key)} cannot be sent")

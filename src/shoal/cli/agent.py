@@ -52,9 +52,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="grace", metavar="SECONDS", default="30", group=PROCESSES, help="From SIGTERM to SIGKILL."),
     Flag(name="signals-to-handle", metavar="LIST", default=DEFAULT_SIGNALS, group=PROCESSES,
          help="Signals that end the node gracefully."),
-    Flag(name="checkpoint-dir", metavar="DIR|URL", group=CHECKPOINTS, help="Where saved states are written."),
-    Flag(name="keep", metavar="N", default="3", group=CHECKPOINTS, help="How many checkpoints are kept there."),
-    Flag(name="checkpoint-replica", group=CHECKPOINTS, help="Keep a copy of the newest one on another node too."),
+    Flag(name="checkpoint-dir", metavar="DIR|URL", group=CHECKPOINTS,
+         help="Where saved states are written. Default: the master says."),
     Flag(name="checkpoint-memory", metavar="MIB", group=CHECKPOINTS,
          help="The most shared memory for checkpoints. Default: what is free."),
     Flag(name="log-dir", metavar="DIR", group=OUTPUT, help="Where log files go. Default: none are written."),
@@ -84,7 +83,6 @@ def words(settings: AgentSettings) -> tuple[str, ...]:
         "grace": str(settings.grace),
         "signals-to-handle": ",".join(number.name for number in settings.signals),
         "checkpoint-dir": settings.checkpoint.directory,
-        "keep": str(settings.checkpoint.keep),
         "checkpoint-memory": _mebibytes_text(settings.checkpoint.memory_bytes),
         "log-dir": None if settings.log_dir is None else str(settings.log_dir),
         "redirects": _streams_text(settings.redirects),
@@ -93,8 +91,6 @@ def words(settings: AgentSettings) -> tuple[str, ...]:
         "prefix": settings.prefix.value,
     }
     flags = tuple(word for name, value in said.items() if value is not None for word in (f"--{name}", value))
-    if settings.checkpoint.replica:
-        flags = (*flags, "--checkpoint-replica")
     return (*flags, "--", *settings.command) if settings.command else flags
 
 
@@ -130,9 +126,7 @@ def settings(line: Sequence[str], environment: Mapping[str, str]) -> AgentSettin
         prefix=PrefixStyle(as_choice(given["prefix"], tuple(PrefixStyle))),
         checkpoint=CheckpointSettings(
             directory=_text(given, "checkpoint_dir"),
-            keep=as_int(given["keep"], at_least=1),
             memory_bytes=as_mebibytes(given["checkpoint_memory"]) if "checkpoint_memory" in given else None,
-            replica="checkpoint_replica" in given,
         ),
         grace=as_seconds(given["grace"]),
         reconnect=ReconnectSettings(master_timeout=as_seconds(given["master_timeout"])),

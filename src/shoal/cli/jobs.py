@@ -156,7 +156,8 @@ def _is_news(entry: Entry) -> bool:
 def _as_json(job: Seen) -> dict[str, object]:
     record = msgspec.to_builtins(job.entry.record)
     view = None if job.view is None else msgspec.to_builtins(job.view)
-    return {**record, "phase": job.phase, "state": view, "silent": job.silent}
+    can_resume = job.entry.can_resume
+    return {**record, "phase": job.phase, "state": view, "silent": job.silent, "can_resume": can_resume}
 
 
 def _print_table(jobs: list[Seen], *, hidden: int) -> None:
@@ -167,6 +168,16 @@ def _print_table(jobs: list[Seen], *, hidden: int) -> None:
     for job in jobs:
         if job.silent is not None and job.entry.record.url is not None:
             print(clean(job.silent), file=sys.stderr)
+        if job.entry.state is JobState.LOST:
+            print(lost_line(job.entry), file=sys.stderr)
+
+
+def lost_line(entry: Entry) -> str:
+    """What became of a job that nobody ended, and what can be done about it."""
+    name = entry.record.name
+    if entry.can_resume:
+        return f"job {name} was lost with its process; go on with it: shoal run --resume {name}"
+    return f"job {name} was lost with its process, and there is nothing to resume"
 
 
 def print_rows(rows: Sequence[tuple[str, ...]]) -> None:

@@ -30,11 +30,12 @@ from shoal.cli import agent as agent_command
 from shoal.cli import devices, registry, secret
 from shoal.cli.addresses import LOOPBACK, listening, port_in_use, reachable, resolves_to_loopback, towards
 from shoal.cli.invocation import Alone, HostEndpoint, Join
-from shoal.cli.master import MasterConfig
+from shoal.cli.master import MasterConfig, Turn
 from shoal.cli.master import words as master_words
 from shoal.cli.output import Printer
 from shoal.cli.plan import OWNER_WAIT, Plan, default_name, endpoint_name, join_lines, node_settings, plan
-from shoal.cli.registry import Entry, JobRecord, JobResult, Registry
+from shoal.cli.registry import Entry, JobRecord, JobResult, JobState, Registry, RunLine
+from shoal.cli.resume import Resumption
 from shoal.cli.supervisor import MasterCommand, NoMaster, Supervisor, fresh
 from shoal.cli.torchrun import Address, RunOptions
 from shoal.cli.view import decision_line, resize_line, settled, summary
@@ -54,6 +55,10 @@ class PortTaken(BadInput):
     """The port is in use: another invocation may have been quicker."""
 
 
+class _NotResumed(Exception):
+    """No master could go on with the job's state; the text says why."""
+
+
 # Hosting -------------------------------------------------------------------------------------------------
 
 
@@ -68,10 +73,20 @@ class _Door:
     """At which the nodes of this machine are reached by their peers."""
 
 
-def host(what: Alone | HostEndpoint, options: RunOptions, environment: Mapping[str, str]) -> int:
-    """Run a job from here to its end. Raises `PortTaken` before anything was started."""
+def host(
+    what: Alone | HostEndpoint,
+    options: RunOptions,
+    environment: Mapping[str, str],
+    *,
+    line: RunLine,
+    resumption: Resumption | None = None,
+) -> int:
+    """Run a job from here to its end. Raises `PortTaken` before anything was started.
+
+    `line` is what this job could be resumed with; `resumption` names the one that is resumed here.
+    """
     jobs = Registry(registry.home(environment))
-    door = _door(what, options, environment)
+    door = _door(what, options, environment, uid=None if resumption is None else resumption.entry.record.uid)
     if port_in_use(Address(host=door.listen.host, port=door.listen.port)):
         raise PortTaken(f"port {door.listen.port} on {door.listen.host} is in use: choose another, or 0 for any")
     job = plan(
@@ -83,25 +98,31 @@ def host(what: Alone | HostEndpoint, options: RunOptions, environment: Mapping[s
         python=agent_command.training_python(environment),
     )
     jobs.check_free(job.spec.name)
+    if resumption is None and (lost := jobs.find(job.spec.name)) is not None and lost.state is JobState.LOST:
+        print(f"shoal: a job named {job.spec.name} was lost; this is a new one (not --resume)", file=sys.stderr)
     console = _console(options)
     printer = Printer(
         stdout=sys.stdout.buffer, stderr=sys.stderr.buffer, console=console, now=lambda: datetime.now(UTC)
     )
-    return asyncio.run(_Host(what, options, environment, job, door, jobs, printer, is_live=console is not None).run())
+    before = None if resumption is None else resumption.entry
+    return asyncio.run(
+        _Host(what, options, environment, job, door, jobs, printer, line, before, is_live=console is not None).run()
+    )
 
 
-def _door(what: Alone | HostEndpoint, options: RunOptions, environment: Mapping[str, str]) -> _Door:
+def _door(what: Alone | HostEndpoint, options: RunOptions, environment: Mapping[str, str], *, uid: str | None) -> _Door:
+    """`uid`: of a job that is resumed; it is the same job, with a new key."""
     assert options.program is not None
     if isinstance(what, HostEndpoint):
         name = endpoint_name(options)
-        keys = JobKeys.new(secret.job_uid(name, secrets.token_hex(6)))
+        keys = JobKeys.new(uid or secret.job_uid(name, secrets.token_hex(6)))
         certificate = None
         if what.shared:
             shared = _shared_secret(options, environment)
             keys, certificate = secret.shared_keys(name, shared), certificate_from_secret(shared.encode())
     else:
         name = options.name or default_name(options.program.stem, secrets.token_hex(2))
-        keys = JobKeys.new(secret.job_uid(name, secrets.token_hex(6)))
+        keys = JobKeys.new(uid or secret.job_uid(name, secrets.token_hex(6)))
         certificate = new_certificate() if what.invites else None
     listen_host = what.listen.host
     if isinstance(what, HostEndpoint) and what.shared and resolves_to_loopback(what.listen):
@@ -127,9 +148,14 @@ class _Host:
         door: _Door,
         jobs: Registry,
         printer: Printer,
+        line: RunLine,
+        before: Entry | None,
         *,
         is_live: bool,
     ) -> None:
+        """`before`: the entry of the job that is resumed."""
+        self._line = line
+        self._before = before
         self._what = what
         self._options = options
         self._environment = environment
@@ -176,11 +202,15 @@ class _Host:
             self._introduce(entry)
             view = await self._until_end(supervisor)
             entry = self._remember(entry, view)
-            self._printer.close(summary(view, logs=entry.record.logs))
+            self._printer.close((*summary(view, logs=entry.record.logs), *_how_to_go_on(entry, view)))
             return self._exit_code(view)
+        except _NotResumed as exc:
+            assert self._before is not None
+            entry = entry.replaced(self._before.record)  # as if nobody had tried
+            raise BadInput(f"job {entry.record.name} cannot be resumed: {exc}") from exc
         finally:
             logging.getLogger().removeHandler(handler)
-            if entry.record.result is None:
+            if entry.record.result is None and entry.record.pid == os.getpid():
                 self._remember(entry, supervisor.view)
             self._printer.close()
 
@@ -212,11 +242,12 @@ class _Host:
         )
         path = entry.write_private("master.json", msgspec.json.encode(config))
         sockets = tuple(each.fileno() for each in self._sockets)
+        store = self._options.store or str(entry.state_directory)
         now = datetime.now(UTC)
         job, _ = new_job(plan.spec, plan.settings, nodes=plan.nodes, awaited_joins=plan.awaited_joins, now=now)
         return Supervisor(
             MasterCommand(
-                argv=(sys.executable, "-m", "shoal", *master_words(path, str(entry.state_directory), sockets)),
+                argv=(sys.executable, "-m", "shoal", *master_words(path, store, sockets)),
                 environment=self._environment,
                 sockets=sockets,
             ),
@@ -227,6 +258,7 @@ class _Host:
             first=view_of(job, now),
             seen=self._show,
             note=self._printer.note,
+            begin=Turn.NEW if self._before is None else Turn.RESUME,
         )
 
     @property
@@ -252,9 +284,20 @@ class _Host:
             endpoint=str(self._options.endpoint) if isinstance(self._what, HostEndpoint) else None,
             url=self._url,
             fingerprint=self._fingerprint,
+            line=self._line,
         )
         tokens = {purpose.value: self._door.keys.token(purpose) for purpose in Purpose}
-        return self._jobs.claim(record, tokens, own_logs=own_logs)
+        if self._before is None:
+            return self._jobs.claim(record, tokens, own_logs=own_logs)
+        before = self._before.record
+        record = msgspec.structs.replace(
+            record,
+            line=before.line,  # what was typed now is for this time only: it may turn out to be wrong
+            started=before.started,
+            logs=record.logs or str(self._before.path / "logs"),
+            resumed=before.resumed + 1,
+        )
+        return self._jobs.reclaim(self._before, record, tokens)
 
     def _introduce(self, entry: Entry) -> None:
         spec = self._plan.spec
@@ -290,6 +333,8 @@ class _Host:
             return await supervisor.run()
         except NoMaster as exc:
             reason = str(exc)
+            if self._before is not None and not supervisor.has_begun:
+                raise _NotResumed(reason) from exc
             return replace(supervisor.view, phase=JobPhase.FAILED, reason=reason, ended=datetime.now(UTC), exit_code=1)
         finally:
             for number in self._options.signals:
@@ -341,6 +386,13 @@ class _Host:
         return view.exit_code or 1
 
 
+def _how_to_go_on(entry: Entry, view: JobView) -> tuple[str, ...]:
+    """A job that got somewhere and did not come to its end can go on from there."""
+    if view.phase is JobPhase.SUCCEEDED or (view.step is None and not view.data) or not entry.can_resume:
+        return ()
+    return (f"to go on from there: shoal run --resume {entry.record.name}",)
+
+
 class _NoteHandler(logging.Handler):
     """Warnings of all parts go where the job's other words go."""
 
@@ -379,6 +431,7 @@ def join(what: Join, options: RunOptions, environment: Mapping[str, str]) -> int
         python=agent_command.training_python(environment),
         host=socket.gethostname(),
         environment={**environment, **share.environment},
+        checkpoint_dir=options.checkpoint_dir,
     )
     code = asyncio.run(agent.run(settings))
     # To whoever supervises an agent 76 means that another try cannot help; to a person it is simply a failure.

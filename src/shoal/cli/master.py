@@ -58,9 +58,11 @@ class Turn(StrEnum):
     """One line on standard input."""
 
     NEW = "new"
-    """Begin the job; it has no state yet."""
+    """Begin the job: it has no state yet, or what the master before this one left, of which nobody has heard."""
     TAKE_OVER = "take-over"
     """Go on with the job's state; that there is none is an error."""
+    RESUME = "resume"
+    """Begin the job again from its state: nothing of it runs any more. That there is none is an error."""
 
 
 class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -132,7 +134,7 @@ def _with_exit_codes(act: Callable[[], int]) -> int:
 
 
 async def _run(config: MasterConfig, store: "StateStore", sockets: tuple[int, ...], turn: Turn) -> int:
-    from shoal.master import Master, RemoteScaler
+    from shoal.master import Begin, Master, RemoteScaler
     from shoal.wire.tokens import JobKeys
 
     master = Master(
@@ -144,7 +146,7 @@ async def _run(config: MasterConfig, store: "StateStore", sockets: tuple[int, ..
         nodes=config.nodes,
         awaited_joins=config.awaited_joins,
         store=store,
-        takes_over=turn is Turn.TAKE_OVER,
+        begin={Turn.NEW: Begin.ANYHOW, Turn.TAKE_OVER: Begin.TAKE_OVER, Turn.RESUME: Begin.RESUME}[turn],
     )
     await master.start()
     await master.run()
@@ -152,11 +154,13 @@ async def _run(config: MasterConfig, store: "StateStore", sockets: tuple[int, ..
 
 
 def open_store(where: str) -> "StateStore":
-    """A directory, or `etcd://HOST:PORT/PREFIX`."""
+    """A directory, or `etcd://HOST:PORT/PREFIX`. Raises `BadInput` for anything else."""
     if where.startswith(("etcd://", "etcds://")):
         from shoal.stores.etcd import EtcdStore
 
         return EtcdStore.at(where)
+    if "://" in where:
+        raise BadInput(f"a store is a directory or etcd://HOST:PORT/PREFIX, got {where!r}")
     from shoal.stores.file import FileStore
 
     return FileStore(Path(where))

@@ -14,6 +14,7 @@ from shoal.cli.invocation import Alone, HostEndpoint
 from shoal.cli.torchrun import Address, RunOptions, Std
 from shoal.core.hang import HangSettings
 from shoal.core.job import JobSettings, JobSpec
+from shoal.core.saving import CheckpointSpec
 
 OWNER_WAIT = 60.0
 """Seconds a node waits for the owner of its endpoint to appear, as long as an agent waits for its master."""
@@ -50,6 +51,9 @@ def plan(
         node_unit=options.node_unit,
         max_restarts=options.max_restarts,
         command=options.program.command(python),
+        checkpoint=CheckpointSpec(
+            directory=options.checkpoint_dir, keep=options.keep, replica=options.checkpoint_replica
+        ),
     )
     awaited = max(0, options.min_nodes - nodes) if isinstance(what, Alone) else options.max_nodes - nodes
     return Plan(spec=spec, settings=job_settings(options), shares=shares, nodes=nodes, awaited_joins=awaited)
@@ -85,8 +89,11 @@ def node_settings(
     python: str,
     host: str,
     environment: Mapping[str, str],
+    checkpoint_dir: str | None = None,
 ) -> AgentSettings:
-    """The settings that all nodes of this invocation share. The name of a node and its command come later."""
+    """The settings that all nodes of this invocation share. The name of a node and its command come later.
+
+    `checkpoint_dir`: only where it is not the job's, which the master tells."""
     hidden = {rank: options.redirects.of(rank) & ~options.tee.of(rank) & Std.ALL for rank in range(nproc)}
     return AgentSettings(
         master=re.sub(r"^http", "ws", master),
@@ -106,10 +113,8 @@ def node_settings(
         tee={rank: Streams.BOTH & ~Streams(int(std)) for rank, std in hidden.items()} if any(hidden.values()) else None,
         console_ranks=options.local_ranks,
         checkpoint=CheckpointSettings(
-            directory=options.checkpoint_dir,
-            keep=options.keep,
+            directory=checkpoint_dir,
             memory_bytes=options.checkpoint_memory,
-            replica=options.checkpoint_replica,
         ),
         grace=options.grace,
         signals=options.signals,

@@ -5,13 +5,13 @@
         state.json               how it looked in the end
         admin.token agent.token  0600
         master.json              0600, what a master of the job needs to know, its key included
-        state/                   the master's journal
+        state/                   the master's journal, unless --store says where that is
         logs/                    what the training processes said
 
 A directory is made complete under another name and renamed into place, and `job.json` is only ever replaced as
 a whole: whatever dies at whatever moment, an entry is either there and readable or not there. Whether a job
 runs is never written down but observed: its process is there and started when the record says. A record without
-a result whose process is gone is `lost`. A lock file makes claims of names one at a time.
+a result whose process is gone is `lost`, and can be resumed. A lock file makes claims of names one at a time.
 """
 
 import fcntl
@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.core.errors import BadInput, ShoalError
-from shoal.core.view import JobView
+from shoal.core.view import JobPhase, JobView
 
 KEPT = 20
 """Finished jobs whose record and logs are kept."""
@@ -49,6 +49,17 @@ class JobResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ended: datetime
 
 
+class RunLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A `shoal run` command line as it was understood, for `--resume`."""
+
+    flags: dict[str, str]
+    """By name, with underscores; those from the environment too."""
+    script: str
+    arguments: tuple[str, ...]
+    directory: str
+    """Where it was typed: what paths are relative to."""
+
+
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """What is written down about one local job."""
 
@@ -66,6 +77,10 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Where its master answers; None: not yet."""
     fingerprint: str | None = None
     """Of the certificate at `url`, if it is TLS."""
+    line: RunLine | None = None
+    """None: written by a release that could not resume."""
+    resumed: int = 0
+    """How often it was resumed."""
     result: JobResult | None = None
 
 
@@ -98,6 +113,15 @@ class Entry:
 
     def token_path(self, purpose: str) -> Path:
         return self.path / f"{purpose}.token"
+
+    @property
+    def can_resume(self) -> bool:
+        """It did not run to its end, and what it takes to go on is there. Whether it can be read is another matter."""
+        is_through = self.record.result is not None and self.record.result.phase == JobPhase.SUCCEEDED
+        line = self.record.line
+        if line is None or is_through or self.state is JobState.RUNNING:
+            return False
+        return "store" in line.flags or (self.state_directory / "journal").exists()
 
     @property
     def state_directory(self) -> Path:
@@ -134,7 +158,10 @@ class Entry:
 
     def updated(self, **changes: object) -> "Entry":
         """Replace fields of the record, on disk and in the value returned."""
-        record = msgspec.structs.replace(self.record, **changes)
+        return self.replaced(msgspec.structs.replace(self.record, **changes))
+
+    def replaced(self, record: JobRecord) -> "Entry":
+        """Write another record, and return the entry that has it."""
         _write(self.path / _RECORD, msgspec.json.format(msgspec.json.encode(record), indent=2))
         return replace(self, record=record)
 
@@ -173,6 +200,19 @@ class Registry:
                 f"a job named {name} is running already (process {before.record.pid}): "
                 f"choose another --name, or end it with `shoal stop {name}`"
             )
+
+    def reclaim(self, entry: Entry, record: JobRecord, tokens: Mapping[str, str]) -> Entry:
+        """A job goes on in its directory, under another process. Raises `BadInput` if somebody was quicker."""
+        try:
+            with self._locked():
+                self.check_free(record.name)
+                for purpose, token in tokens.items():
+                    _write(entry.token_path(purpose), token.encode("ascii"))
+                with suppress(FileNotFoundError):
+                    (entry.path / _TOLD).unlink()
+                return entry.replaced(record)
+        except OSError as exc:
+            raise ShoalError(f"job {record.name}: {entry.path} cannot be written: {exc}") from exc
 
     def claim(self, record: JobRecord, tokens: Mapping[str, str], *, own_logs: bool) -> Entry:
         """Make the directory of a new job. `own_logs`: its logs go there too, and `record.logs` is set accordingly.

@@ -62,6 +62,11 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="signals-to-handle", metavar="LIST", default=DEFAULT_SIGNALS, group=RECOVERY,
          help="Signals that stop the job gracefully."),
 
+    Flag(name="resume", metavar="NAME", group=RECOVERY,
+         help="Go on with a job that was lost, stopped or failed, with its command line. Flags given beside it win."),
+    Flag(name="store", metavar="DIR|URL", group=RECOVERY,
+         help="Where the job's state is kept: a directory or etcd://HOST:PORT/PREFIX. Default: with the job's record."),
+
     Flag(name="checkpoint-dir", metavar="DIR|URL", group=CHECKPOINTS,
          help="Write what state.save() saves there, and start from the newest one. Default: memory only."),
     Flag(name="keep", metavar="N", default=str(DEFAULT_KEEP), group=CHECKPOINTS,

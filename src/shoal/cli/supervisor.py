@@ -40,7 +40,7 @@ from shoal.wire.platform import (
 RETRY_SECONDS = 0.05
 """Between tries to reach a master; most of the time the kernel's queue waits for us."""
 SPARE_AFTER_SECONDS = 5.0
-"""A spare master is started so long after a master began to serve: the nodes' own start has the machine first."""
+"""The first spare master is started so long after the job: the nodes' own start has the machine first."""
 QUICK_DEATH_SECONDS = 10.0
 QUICK_DEATHS = 5
 """So many masters in a row that lived shorter than that, and were not killed at work, are a master that cannot live."""
@@ -171,9 +171,12 @@ class Supervisor:
         first: JobView,
         seen: Callable[[JobView], None],
         note: Callable[[str], None],
+        begin: Turn = Turn.NEW,
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
-        """`first`: the job as it is while nobody can be asked. `seen` is called with every later look at it."""
+        """`first`: the job as it is while nobody can be asked. `seen` is called with every later look at it. `begin`
+        is what the first master is told; those after it take over."""
+        self._begin = begin
         self._command = command
         self._scaler = scaler
         self._url = url
@@ -193,11 +196,18 @@ class Supervisor:
         self._heard_at = time.monotonic()
         self._master: _Process | None = None
         self._spare: _Process | None = None
+        self._wants_spare = asyncio.Event()
+        """A master began to serve."""
         self._over = asyncio.Event()
 
     @property
     def view(self) -> JobView:
         return self._view
+
+    @property
+    def has_begun(self) -> bool:
+        """Some master was heard."""
+        return self._term > 0
 
     async def run(self) -> JobView:
         """Run the job. Whatever happens, nothing of it is left running afterwards. Raises `NoMaster`."""
@@ -233,7 +243,7 @@ class Supervisor:
     # The master -------------------------------------------------------------------------------------------
 
     async def _keep_master(self) -> None:
-        quick_deaths, turn = 0, Turn.NEW
+        quick_deaths, turn = 0, self._begin
         while True:
             master, self._spare = self._spare, None
             if master is None or not master.is_alive:
@@ -251,14 +261,18 @@ class Supervisor:
                 raise NoMaster(why_not)
             self._note(f"the master ended with {describe(ended.exit)}: another one takes over, training goes on")
             # A master that died before anybody heard of it may not have begun the job.
-            turn = Turn.TAKE_OVER if self._term else Turn.NEW
+            turn = Turn.TAKE_OVER if self._term else self._begin
 
     async def _keep_spare(self) -> None:
-        """Have another master ready that has imported everything."""
+        """Have another master ready that has imported everything; as soon as it was needed once, another one."""
+        await asyncio.sleep(SPARE_AFTER_SECONDS)
         while True:
-            await asyncio.sleep(SPARE_AFTER_SECONDS)
             if self._is_connected and (self._spare is None or not self._spare.is_alive):
                 self._spare = await _Process.start(self._command, self._note)
+            self._wants_spare.clear()
+            with contextlib.suppress(TimeoutError):  # a spare one may die too
+                async with asyncio.timeout(SPARE_AFTER_SECONDS):
+                    await self._wants_spare.wait()
 
     async def _keep_watch(self) -> None:
         """Kill a master that stands still: what it holds, the next one has on record."""
@@ -302,6 +316,7 @@ class Supervisor:
         """Carry messages both ways until the connection is lost."""
         self._outbox = asyncio.Queue()  # what was in it is told by the hello
         self._is_connected = True
+        self._wants_spare.set()
         for node, exit in self._ended.items():
             self._send(NodeEnded(node=node, exit=exit))  # it may have ended while the hello was on its way
         if self._stop is not None:
@@ -361,8 +376,11 @@ class Supervisor:
 
 
 def fresh(decisions: Sequence[DecisionView], last: DecisionView | None) -> Sequence[DecisionView]:
-    """The decisions after the last one that is known."""
-    if last is None or last not in decisions:
+    """The decisions after the last one that is known. A master that took over may not know that one: it was the last
+    word of the one before."""
+    if last is None:
         return decisions
+    if last not in decisions:
+        return [decision for decision in decisions if decision.at >= last.at]
     at = len(decisions) - 1 - list(reversed(decisions)).index(last)
     return decisions[at + 1 :]

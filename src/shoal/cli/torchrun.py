@@ -116,6 +116,7 @@ class RunOptions:
     pending_timeout: float | None = None
     grace: float = DEFAULT_GRACE
     signals: tuple[signal.Signals, ...] = ()
+    store: str | None = None
 
     checkpoint_dir: str | None = None
     keep: int = DEFAULT_KEEP
@@ -154,8 +155,11 @@ HELP = None
 def parse(words: Sequence[str], environment: Mapping[str, str]) -> RunOptions | None:
     """Read `shoal run`'s words. None (`HELP`): help was asked for. Raises `BadInput`."""
     line = read(words, environment, FLAGS)
-    if line.help:
-        return HELP
+    return HELP if line.help else options_of(line)
+
+
+def options_of(line: CommandLine) -> RunOptions:
+    """Make sense of a command line that was taken apart. Raises `BadInput`."""
     given = dict(line.values)
     if "standalone" in given:
         given = {key: value for key, value in given.items() if key not in _IGNORED_STANDALONE}
@@ -179,6 +183,7 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> RunOptions | 
         pending_timeout=conf.pending_timeout,
         grace=_first(_seconds(given, "grace"), _seconds(given, "shutdown_timeout"), default=DEFAULT_GRACE),
         signals=as_signals(given.get("signals_to_handle") or Given(text=DEFAULT_SIGNALS, source="--signals-to-handle")),
+        store=_text(given, "store"),
         checkpoint_dir=_text(given, "checkpoint_dir"),
         keep=_first(_int(given, "keep", at_least=1), default=DEFAULT_KEEP),
         checkpoint_replica="checkpoint_replica" in given,
@@ -218,6 +223,9 @@ _CONTRADICTIONS: tuple[tuple[str, str, str], ...] = (
     ("join", "agents", "one invocation with --join is one node"),
     ("join", "name", "the job there has its name already"),
     ("join", "port", "only the host of a job has a port"),
+    ("join", "store", "the host of the job keeps its state"),
+    ("resume", "join", "the host of a job resumes it, nodes join again"),
+    ("resume", "name", "a resumed job has its name already"),
     ("listen", "rdzv_endpoint", "the endpoint's owner listens there already"),
     ("listen", "master_addr", "the endpoint's owner listens there already"),
     ("rdzv_endpoint", "agents", "one invocation with an endpoint is one node"),

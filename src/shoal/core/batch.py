@@ -2,8 +2,10 @@
 
 One step of the job is always the same N micro-batches, however many workers there are. Worker i of n
 does a contiguous block of them; every micro-batch weighs 1/N in the gradient, so the update is the one
-that N workers would have made.
+that N workers would have made. In a step that is not full, at the end of an epoch, each weighs by its records.
 """
+
+from collections.abc import Sequence
 
 
 def share(micro_batches: int, workers: int, rank: int) -> int:
@@ -18,6 +20,14 @@ def block(micro_batches: int, workers: int, rank: int) -> range:
     each, more = divmod(micro_batches, workers)
     start = rank * each + min(rank, more)
     return range(start, start + each + (1 if rank < more else 0))
+
+
+def weights(sizes: Sequence[int]) -> tuple[float, ...]:
+    """What each micro-batch of a step counts when they have these many records: the step's mean is over records."""
+    total = sum(sizes)
+    if total < 1 or min(sizes) < 0:
+        raise ValueError(f"a step needs records in its micro-batches, got sizes {list(sizes)}")
+    return tuple(size / total for size in sizes)
 
 
 def sample_range(step: int, micro_batch: int, *, micro_batches: int, size: int) -> range:

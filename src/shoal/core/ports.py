@@ -38,7 +38,7 @@ class Claimed:
     """What a master finds when it takes a job's state over."""
 
     term: int
-    """This master's. Higher than that of every master before."""
+    """This master's. Higher than that of every master before, as far as the store knows: see `raise_term`."""
     records: tuple[bytes, ...] = ()
     """The newest snapshot and what was appended to it since, in order; empty: a new job."""
     lost: str | None = None
@@ -73,6 +73,13 @@ class StateStore(Protocol):
 
     async def compact(self, snapshot: bytes) -> None:
         """Replace everything by this one record. Raises as `append` does; what was there is then still there."""
+        ...
+
+    async def raise_term(self, term: int) -> None:
+        """Own the state under this higher term from now on. Raises as `append` does.
+
+        For a store that has lost its term while the records are there: those who met the masters before still know it.
+        """
         ...
 
     async def close(self) -> None:

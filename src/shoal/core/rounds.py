@@ -10,7 +10,7 @@ An owner is one training process in one life: `worker-3.0@4711` is local rank 0 
 
 from dataclasses import dataclass
 
-from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, Lease, Owner, Refusal, Verdict
+from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, DynamicCheckpoint, Lease, Owner, Refusal, Verdict
 from shoal.core.nodes import NodeId
 
 
@@ -52,10 +52,35 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How far a partition of a stream goes. Somebody who knows says so; said again, or late, it changes nothing."""
+
+    dataset: str
+    partition: int
+    until: int
+    """Records exist up to here (not included)."""
+    closed: bool = False
+    """There will never be more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Where the world that an owner speaks for stands in a dataset that its members deal by themselves."""
+
+    owner: Owner
+    generation: int
+    step: int
+    mark: DynamicCheckpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     number: int
     specs: tuple[DatasetSpec, ...] = ()
     """Datasets that processes have named."""
+    extents: tuple[Extent, ...] = ()
+    """Heard before the asks: who asks for more gets it from what has grown."""
+    stands: tuple[Stand, ...] = ()
     holding: tuple[Holding, ...] = ()
     asks: tuple[Ask, ...] = ()
     departed: tuple[Departure, ...] = ()

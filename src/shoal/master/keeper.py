@@ -9,12 +9,13 @@ tell a new master of the change, else in that pace. What is written late is what
 reports until `keep` has answered that they are written (`Desk` in the agent).
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from shoal.core import journal
-from shoal.core.errors import StateUnavailable, StateUnreadable
+from shoal.core.errors import StateTaken, StateUnavailable, StateUnreadable
 from shoal.core.job import Job
 from shoal.core.ports import Claimed, Clock, StateStore
 
@@ -26,6 +27,7 @@ RETRY = timedelta(seconds=5)
 """Between tries to write again after the store could not."""
 PATIENCE = timedelta(seconds=60)
 """A store in trouble for longer keeps nobody waiting: an agent at its end goes, whatever becomes of its last word."""
+CLAIM_RETRY_SECONDS = 0.5
 COMPACT_BYTES = 256 * 1024
 """So many bytes of changes, and four times the snapshot's, make a new snapshot worth while."""
 
@@ -42,20 +44,25 @@ class Keeper:
         self._last = clock.now()
         self._trouble_at: datetime | None = None
         self._trouble_since: datetime | None = None
+        self._is_claimed = False
         self.trouble: str | None = None
+        self.term = 0
 
-    async def claim(self, *, must_exist: bool = False) -> tuple[Claimed, Job | None]:
+    async def claim(self, *, must_exist: bool = False, patience: float = 0.0) -> tuple[Claimed, Job | None]:
         """Take the job's state over: what was found, and the job that it tells of.
 
-        A new job goes on without a store that cannot be used; one that must exist does not, nor one whose store has a
-        pace: nobody can tell whether it is new. Raises as `StateStore.claim` does.
+        A new job goes on without a store that cannot be used; one that must exist does not, but may come back within
+        `patience` seconds; nor does one whose store has a pace: nobody can tell whether it is new. Raises as
+        `StateStore.claim` does.
         """
         try:
-            claimed = await self._store.claim()
+            claimed = await self._claimed(patience)
+            self._is_claimed = True
         except StateUnavailable as exc:
             if must_exist or self._store.pace:
                 raise
             claimed = Claimed(term=1, trouble=str(exc))
+        self.term = claimed.term
         if claimed.lost is not None:
             log.warning("%s", claimed.lost)
         job = journal.replay(claimed.records)
@@ -64,6 +71,30 @@ class Keeper:
         if claimed.trouble is not None:
             self._fail(claimed.trouble)
         return claimed, job
+
+    async def _claimed(self, patience: float) -> Claimed:
+        until = asyncio.get_running_loop().time() + patience
+        told = False
+        while True:
+            try:
+                return await self._store.claim()
+            except StateUnavailable as exc:
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+                if not told:
+                    log.warning("%s; trying again for %g s", exc, patience)
+                told = True
+                await asyncio.sleep(CLAIM_RETRY_SECONDS)
+
+    async def raise_term(self, term: int) -> bool:
+        """Own the state under a higher term; False: that cannot be written now. Raises `Superseded`."""
+        try:
+            await self._store.raise_term(term)
+        except StateUnavailable as exc:
+            self._fail(str(exc))
+            return False
+        self.term = term
+        return True
 
     @property
     def replays(self) -> bool:
@@ -119,9 +150,24 @@ class Keeper:
     def _is_long(self) -> bool:
         return self._change_bytes > max(COMPACT_BYTES, 4 * self._snapshot_bytes)
 
+    async def _claim_again(self) -> None:
+        """The store could not be used when the job began. Raises `StateUnavailable` also when it is another job's."""
+        try:
+            claimed = await self._store.claim()
+        except (StateTaken, StateUnreadable) as exc:
+            raise StateUnavailable(str(exc)) from exc
+        if claimed.records:
+            await self._store.close()
+            raise StateUnavailable("the store holds the state of another job, which is left as it is")
+        if claimed.term < self.term:
+            await self._store.raise_term(self.term)
+        self.term, self._is_claimed = max(self.term, claimed.term), True
+
     async def _compact(self, job: Job) -> None:
         snapshot = journal.snapshot(job)
         try:
+            if not self._is_claimed:
+                await self._claim_again()
             await self._store.compact(snapshot)
         except StateUnavailable as exc:
             self._fail(str(exc))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import assert_never
 
 from shoal.core import journal
@@ -25,11 +26,13 @@ from shoal.core.job import (
     JobSpec,
     admit,
     deadline,
+    fenced,
     handle,
     new_job,
     noted,
     reconcile,
     refusal,
+    resumed,
     staying,
     taken_over,
     view,
@@ -56,7 +59,7 @@ from shoal.core.job.values import (
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
 from shoal.core.ports import Clock, Scaler, StateStore
-from shoal.core.view import DecisionView, JobView
+from shoal.core.view import DecisionView, JobPhase, JobView
 from shoal.master.http import routes
 from shoal.master.keeper import Keeper
 from shoal.master.metrics import MasterMetrics
@@ -88,6 +91,8 @@ ANNOUNCED_SECONDS = 5.0
 """How long an agent is kept at the door whose node the platform has not announced yet: it may be faster than the
 announcement. After that it has to knock again."""
 _KILLED = 128 + 9
+CLAIM_SECONDS = 25.0
+"""How long a master that takes over waits for a store that does not answer: less than agents wait for their master."""
 RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Between tries of a plan that the platform could not carry out; the last one repeats."""
 
@@ -101,6 +106,17 @@ class SystemClock:
 
     def now(self) -> datetime:
         return self._start + timedelta(seconds=time.monotonic() - self._ticks)
+
+
+class Begin(StrEnum):
+    """How a master begins when its store is not empty, or is."""
+
+    ANYHOW = "anyhow"
+    """Go on with the job if its state is there, else begin it."""
+    TAKE_OVER = "take-over"
+    """Go on with the job whose nodes are still there; that there is no state is an error."""
+    RESUME = "resume"
+    """Begin the job again, of which nothing runs any more; that there is no state is an error."""
 
 
 class Master:
@@ -119,11 +135,10 @@ class Master:
         clock: Clock | None = None,
         server_settings: ServerSettings | None = None,
         store: StateStore | None = None,
-        takes_over: bool = False,
+        begin: Begin = Begin.ANYHOW,
     ) -> None:
-        """`store`: keep the job's state there, and go on with what is there already; None: it dies with this master.
-        `takes_over`: there must be something to go on with."""
-        self._takes_over = takes_over
+        """`store`: keep the job's state there, and go on with what is there already; None: it dies with this master."""
+        self._begin = begin
         self._clock = clock or SystemClock()
         self._keeper = None if store is None else Keeper(store, self._clock, changed=self._durability)
         self._undone: list[Effect] = []
@@ -133,8 +148,9 @@ class Master:
         """The newest round of each agent that was answered and is not written down."""
         self._is_awaited = False
         """An agent is about to end and waits for its last word to be written down."""
-        self._superseded: str | None = None
         self._heard_of_nodes = asyncio.Event()
+        self._higher_term: tuple[int, str] | None = None
+        """The highest term above this master's that somebody has told of, and who did."""
         self.term = 0
         self._scaler = scaler
         self._listeners: list[Callable[[DecisionView], None]] = []
@@ -170,15 +186,33 @@ class Master:
         Raises `BadInput` when the port cannot be had, and what `StateStore.claim` raises.
         """
         if self._keeper is not None:
-            claimed, found = await self._keeper.claim(must_exist=self._takes_over)
+            must_exist = self._begin is not Begin.ANYHOW
+            patience = CLAIM_SECONDS if self._begin is Begin.TAKE_OVER else 0.0
+            claimed, found = await self._keeper.claim(must_exist=must_exist, patience=patience)
             self.term = claimed.term
             if found is not None:
-                reason = f"master {claimed.term} took over"
-                now, replays = self._clock.now(), self._keeper.replays
-                self._job = taken_over(found, now, reason=reason, term=claimed.term, is_replayed=replays)
-                self._first = ()
+                self._job, self._first = self._begun_with(found)
             await self._keeper.keep(self._job)
         await self._server.start()
+
+    def _begun_with(self, found: Job) -> tuple[Job, tuple[Effect, ...]]:
+        now, fresh = self._clock.now(), (self._job, self._first)
+        if self._begin is Begin.RESUME:
+            spec, settings = self._job.spec, self._job.settings
+            joins = len(self._job.places)
+            nodes = self._job.target - joins
+            return resumed(found, spec, settings, nodes=nodes, awaited_joins=joins, term=self.term, now=now)
+        if self._begin is Begin.ANYHOW and found.spec.uid != self._job.spec.uid:
+            if found.phase is JobPhase.SUCCEEDED:
+                return fresh
+            how = "its master is lost" if found.ended is None else f"it is {found.phase}"
+            raise BadInput(
+                f"the store holds the state of job {found.spec.name} ({how}): go on with that one "
+                f"(shoal run --resume {found.spec.name}), or give another --store"
+            )
+        assert self._keeper is not None
+        reason = f"master {self.term} took over"
+        return taken_over(found, now, reason=reason, term=self.term, is_replayed=self._keeper.replays), ()
 
     async def run(self) -> JobView:
         """Run the job to its end. Whatever happens, nothing of it is left running afterwards.
@@ -246,7 +280,7 @@ class Master:
             return Refuse(reason=f"this is the master of job {spec.name}, not of {hello.job}")
         if hello.slots != spec.nproc:
             return Refuse(reason=f"job {spec.name} has {spec.nproc} processes per node, this node {hello.slots}")
-        if self._is_superseded(hello.term, hello.node or hello.host):
+        if not await self.outranks(hello.term, hello.node or hello.host):
             return None
         node = NodeId(hello.node) if hello.node is not None else None
         if node is not None and spec.platform_grows and not await self._is_announced(node):
@@ -275,6 +309,8 @@ class Master:
             max_restarts=spec.max_restarts,
             command=spec.command,
             term=self.term,
+            checkpoint=spec.checkpoint,
+            resumed=self._job.resumed > 0,
         )
 
     async def _is_announced(self, node: NodeId) -> bool:
@@ -285,13 +321,18 @@ class Master:
                     await self._heard_of_nodes.wait()
         return node in self._job.nodes or self._job.ending is not None
 
-    def _is_superseded(self, term: int, who: str) -> bool:
-        """Somebody has spoken to a master with a higher term: this one must end, and says nothing more."""
-        if term <= self.term or self._keeper is None:
-            return False
-        self._superseded = f"{who} has spoken to master {term}, this is master {self.term}"
-        self._unrecorded.set()
-        return True
+    async def outranks(self, term: int, who: str) -> bool:
+        """Whether this master's term is above one that somebody has heard of.
+
+        If it is not, the store is asked: either another master owns the state, and this one must end and says nothing
+        more; or the store has lost its term, and this one goes on with a term above all that were heard of.
+        """
+        if self._keeper is None or term <= self.term:
+            return True
+        if self._higher_term is None or term > self._higher_term[0]:
+            self._higher_term = (term, who)
+        await self._is_recorded()
+        return term < self.term
 
     def _joined(self, node: NodeId, socket: AgentSocket, hello: Hello) -> None:
         if self._agents.get(node) is not socket:
@@ -344,7 +385,7 @@ class Master:
     def refuses(self, hello: PlatformHello) -> str | None:
         if hello.job != self._job.spec.name:
             return f"this is the master of job {self._job.spec.name}, not of {hello.job}"
-        return "superseded" if self._is_superseded(hello.term, "the platform") else None
+        return None
 
     def exists(
         self,
@@ -405,8 +446,8 @@ class Master:
         while True:
             await self._unrecorded.wait()
             self._unrecorded.clear()
-            if self._superseded is not None:
-                raise Superseded(self._superseded)
+            if self._higher_term is not None:
+                await self._rise_above(*self._higher_term)
             effects, self._undone = self._undone, []
             waiting, self._recorded = self._recorded, []
             at_once = bool(waiting) or self._is_awaited or not all(_is_about_data(effect) for effect in effects)
@@ -418,10 +459,24 @@ class Master:
             else:
                 self._unkept = answered
                 is_kept = False
+            self.term = self._keeper.term
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
             self._do(tuple(effects), is_kept=is_kept)
+
+    async def _rise_above(self, term: int, who: str) -> None:
+        """Take a term above one that was heard of. Raises `Superseded` when the store has another owner."""
+        assert self._keeper is not None
+        self._higher_term = None
+        try:
+            risen = await self._keeper.raise_term(term + 1)
+        except Superseded as exc:
+            raise Superseded(f"{who} has spoken to master {term}, this is master {self.term} ({exc})") from exc
+        if risen:
+            reason = f"the store had lost its term: {who} has spoken to master {term}, this is master {term + 1} now"
+            self.term = self._keeper.term
+            self._job = noted(fenced(self._job, self.term), reason, self._clock.now())
 
     async def _is_recorded(self) -> None:
         """Wait until the job as it is now is written down."""

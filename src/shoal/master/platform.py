@@ -50,6 +50,8 @@ class Desk(Protocol):
 
     def refuses(self, hello: PlatformHello) -> str | None: ...
 
+    async def outranks(self, term: int, who: str) -> bool: ...
+
     def exists(self, running: frozenset[NodeId], ended: dict[NodeId, ProcessExit]) -> None: ...
 
     def stop_order(self, order: StopOrder) -> None: ...
@@ -122,6 +124,10 @@ class RemoteScaler:
         except (TimeoutError, ProtocolError) as exc:
             await response.send_bytes(encode(Denied(reason=str(exc) or "no hello in time")))
             await response.close(code=WSCloseCode.POLICY_VIOLATION)
+            return response
+        assert self._desk is not None
+        if not await self._desk.outranks(hello.term, "the platform"):
+            await response.close(code=WSCloseCode.TRY_AGAIN_LATER)
             return response
         await self._serve(response, hello, str(request.remote))
         return response

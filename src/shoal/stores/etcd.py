@@ -55,7 +55,9 @@ class EtcdStore:
         self._session = self._session or aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS))
         for _ in range(_TRIES):
             term, revision = await self._found_term()
-            mine = term + 1
+            if term is None and not await self._has_records():
+                raise StateUnreadable(f"{self._where}/term is no number; nothing was changed")
+            mine = 1 + (term or 0)
             answer = await self._transaction(
                 compare={"target": "MOD", "key": self._key("term"), "mod_revision": str(revision)},
                 then=(_put(self._key("term"), str(mine).encode()), self._all_records()),
@@ -78,6 +80,10 @@ class EtcdStore:
         await self._write(_put(self._record(number), snapshot), older)
         self._is_whole = True
 
+    async def raise_term(self, term: int) -> None:
+        await self._write(_put(self._key("term"), str(term).encode()))
+        self._term = term
+
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
@@ -99,16 +105,17 @@ class EtcdStore:
             newer, _ = await self._found_term()
             raise Superseded(f"{self._where}: term {self._term} was superseded by {newer}")
 
-    async def _found_term(self) -> tuple[int, int]:
-        """The term, and the revision in which it was written; 0 and 0: none was."""
+    async def _found_term(self) -> tuple[int | None, int]:
+        """The term (None: something that is none), and the revision in which it was written; 0 and 0: none was."""
         answer = await self._ask("range", {"key": self._key("term")})
         found = answer.get("kvs", [])
         if not found:
             return 0, 0
-        try:
-            return int(_bytes(found[0]["value"])), int(found[0]["mod_revision"])
-        except ValueError as exc:
-            raise StateUnreadable(f"{self._where}/term is no number; nothing was changed") from exc
+        text, revision = _bytes(found[0]["value"]), int(found[0]["mod_revision"])
+        return int(text) if text.isdigit() else None, revision
+
+    async def _has_records(self) -> bool:
+        return bool((await self._ask("range", self._all_records()["request_range"])).get("kvs"))
 
     async def _transaction(self, *, compare: Json, then: Sequence[Json]) -> Json:
         return await self._ask("txn", {"compare": [{"result": "EQUAL", **compare}], "success": list(then)})

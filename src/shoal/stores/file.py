@@ -65,10 +65,12 @@ class FileStore:
         return Claimed(term=self._term, records=found.records, lost=lost)
 
     async def append(self, record: bytes) -> None:
+        await self._append(frames.frame(Kind.RECORD, record))
+
+    async def _append(self, data: bytes) -> None:
         if self._broken is not None:
             raise StateUnavailable(self._broken)
         assert self._journal is not None
-        data = frames.frame(Kind.RECORD, record)
         try:
             while data:  # the disk may take a part
                 data = data[os.write(self._journal, data) :]
@@ -79,6 +81,10 @@ class FileStore:
 
     async def compact(self, snapshot: bytes) -> None:
         await self._replace((snapshot,))
+
+    async def raise_term(self, term: int) -> None:
+        await self._append(frames.term_frame(term))
+        self._term = term
 
     async def close(self) -> None:
         await self._quiet()

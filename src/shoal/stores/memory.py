@@ -41,6 +41,10 @@ class MemoryStore:
         self._is_whole = True
         self._state.records[:] = [snapshot]
 
+    async def raise_term(self, term: int) -> None:
+        self._check()
+        self._state.term = self._term = term
+
     async def close(self) -> None:
         pass
 

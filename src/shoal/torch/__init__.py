@@ -21,12 +21,13 @@ trains alone.
 
 The layers, from the user inwards: `loop` (`run`), `state` (`State`), `stepping` (one step), and below it `reducer`
 (gradients), `norms` (BatchNorm), `tally` (what a step sums besides gradients); `replica`, `takeover` and `tree` (state
-from member to member); `data` (which records); `forming`, `store` and `group` (process groups that never block).
+from member to member); `data` (which records) and `standings` (how far shards are trained); `forming`, `store` and
+`group` (process groups that never block).
 """
 
-from shoal.torch.data import OrderedData, ShardLoader, ordered
+from shoal.torch.data import OrderedData, ShardedData, ShardLoader, ordered, sharded
 from shoal.torch.loop import run
 from shoal.torch.state import State
 from shoal.torch.stepping import MicroBatch
 
-__all__ = ["MicroBatch", "OrderedData", "ShardLoader", "State", "ordered", "run"]
+__all__ = ["MicroBatch", "OrderedData", "ShardLoader", "ShardedData", "State", "ordered", "run", "sharded"]

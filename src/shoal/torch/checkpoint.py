@@ -27,7 +27,8 @@ from shoal.checkpoint import tree as plain_tree
 from shoal.checkpoint.folder import Folder, open_folder
 from shoal.checkpoint.image import BadImage, Header, Image, Layout, lay_out, placed
 from shoal.checkpoint.manifests import Damaged, Found
-from shoal.checkpoint.memory import mapped, touch
+from shoal.checkpoint.memory import copy_bytes, mapped, touch
+from shoal.torch import tree
 from shoal.torch.group import Group
 from shoal.torch.takeover import ModelMismatch
 from shoal.torch.tree import LEAVES, dtype_name, dtype_named
@@ -81,10 +82,7 @@ class Checkpoints:
         answer = self._session.slot(_with_slack(layout.total))
         if isinstance(answer, SlotRefused):
             return self._write_through(answer, layout, tensors)
-        memory = self._segment(answer.path)
-        memory[: layout.start].copy_(torch.frombuffer(bytearray(layout.head), dtype=torch.uint8))
-        for tensor, (begin, end) in tensors:
-            memory[begin:end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        _copy_into(self._segment(answer.path), layout, tensors)
         self._session.saved(answer.slot, step=step, nbytes=layout.total)
         if not self._prepared:
             self._prepared = True
@@ -117,16 +115,16 @@ class Checkpoints:
 
     def _make_ready(self, session: Session, nbytes: int) -> None:
         for path in session.slots(_with_slack(nbytes)):
-            self._segment(path, at_hand=True)
+            self._segment(path)
 
-    def _segment(self, path: str, *, at_hand: bool = False) -> Tensor:
-        """The slot as a tensor of bytes. Stays mapped for the next save; slots that are gone are let go."""
+    def _segment(self, path: str) -> Tensor:
+        """The slot as a tensor of bytes, with all its pages at hand. Stays mapped for the next save; slots that are
+        gone are let go."""
         with self._mapping:
             if path not in self._segments:
                 self._segments = {p: t for p, t in self._segments.items() if os.path.exists(p)}
                 memory = mapped(Path(path), write=True)
-                if at_hand:
-                    touch(memory)
+                touch(memory)
                 self._segments[path] = torch.frombuffer(memory, dtype=torch.uint8)
             return self._segments[path]
 
@@ -190,7 +188,8 @@ class Checkpoints:
                 image = manifests.load(candidate.folder, candidate.found)
                 where = f"{candidate.folder.url} ({candidate.found.name})"
             else:
-                image = Image(self._segment(candidate.path).numpy().data)
+                # Mapped for itself: to have all pages ready for writing, as for a save, costs more than to read them.
+                image = Image(memoryview(mapped(Path(candidate.path), write=True)))
                 where = "the agent's memory"
         except (Damaged, BadImage, OSError) as exc:
             _tell_damage(exc)
@@ -202,10 +201,19 @@ class Checkpoints:
                 f"the checkpoint of step {header.step} in {where} is of another model: {difference}; "
                 "give another --checkpoint-dir, or the script that made it"
             )
-        state.restore_saved(_unpacked(image, state.device))
-        _tell(f"restored step {header.step} from {where}")
         if header.batching != state.batching:
+            if self._session is not None and self._session.attached.resumed:
+                raise ModelMismatch(
+                    f"the checkpoint of step {header.step} in {where} was trained with {header.batching}, this script "
+                    f"has {state.batching}: a resumed job goes on in the same order (the most workers of --nnodes "
+                    "count too); start a new job to change that"
+                )
             _tell(f"the checkpoint was trained with {header.batching}, this job has {state.batching}")
+        saved = _unpacked(image, state.device)
+        # Everything else is copied by whoever takes it over; the slot behind the image will be filled again.
+        saved["carried"] = tree.copied(saved["carried"], "carried")
+        state.restore_saved(saved)
+        _tell(f"restored step {header.step} from {where}")
         return True
 
     def _tell_once(self, line: str) -> None:
@@ -222,6 +230,16 @@ def _claims(group: Group, step: int | None, loaded: bool) -> list[tuple[int, boo
         group.start(said)
         group.drain()
     return [(value // 2 - 1, value % 2 == 1) for value in said.tolist()]
+
+
+def _copy_into(memory: Tensor, layout: Layout, tensors: list[tuple[Tensor, tuple[int, int]]]) -> None:
+    """Fill a slot with an image. What is plain bytes already is copied as such: no view of the slot is made for it."""
+    copy_bytes(memory.data_ptr(), layout.head, len(layout.head))
+    for tensor, (begin, end) in tensors:
+        if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            copy_bytes(memory.data_ptr() + begin, tensor.data_ptr(), end - begin)
+        else:
+            memory[begin:end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 def _unpacked(image: Image, device: torch.device) -> Any:

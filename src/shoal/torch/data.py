@@ -1,4 +1,5 @@
-"""Data for PyTorch: a fixed order that does not depend on the workers, and shards for workers on their own.
+"""Data for PyTorch: a fixed order that does not depend on the workers, shards dealt in the elastic world, and shards
+for workers on their own.
 
 **ordered**, for `elastic.run` with a fixed global batch. Micro-batch b of step s is always the same records, whoever
 computes it; a step that is given up is done again with the same ones, and the ledger counts steps, so each counts once.
@@ -11,9 +12,21 @@ computes it; a step that is given up is done again with the same ones, and the l
                 ...
             state.commit()
 
-**shards**, for workers that make no collectives (`shoal.trainer.join`): a `DataLoader` fed with the shards that this
-worker has leased. The main process fetches them and hands indices to the loader's workers, which know nothing of it; so
-they may be any number, forked or spawned. A batch counts as trained when the loop asks for the next one.
+**sharded**, for `elastic.run` when records are best read shard by shard, or the batch follows the world. Each
+micro-batch of a step reads on in a shard of its own; all members work out alike who reads what, so a member that dies
+takes nothing along, and one that finds nothing in the last step of an epoch still takes part in it.
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        data = elastic.sharded(state, "train", size=len(dataset), shard_size=1000, epochs=3, shuffle="within-shards")
+        for batches in data.steps(dataset, num_workers=2):
+            for micro, (x, y) in batches:
+                ...
+            state.commit()
+
+**ShardLoader**, for workers that make no collectives (`shoal.trainer.join`): a `DataLoader` fed with the shards that
+this worker has leased. The main process fetches them and hands indices to the loader's workers, which know nothing of
+it; so they may be any number, forked or spawned. A batch counts as trained when the loop asks for the next one.
 
     for x, y in ShardLoader(job.data, "train", dataset, batch_size=32, num_workers=2):
         ...
@@ -29,6 +42,7 @@ from torch.utils.data import DataLoader, Dataset
 from shoal.core.batch import block
 from shoal.core.errors import BadInput
 from shoal.core.ledger import DatasetSpec, micro_batch, records, total_steps
+from shoal.core.ledger.dealing import Deal, Standing, dealt
 from shoal.torch.state import State
 from shoal.torch.stepping import MicroBatch
 from shoal.trainer.data import PREFETCH, Data
@@ -47,11 +61,13 @@ def ordered(
     shuffle: str = "samples",
     seed: int = 0,
     shard_size: int | None = None,
+    drop_last: bool = False,
 ) -> "OrderedData":
     """A dataset whose order is fixed. Called inside the training function, each time it is entered.
 
-    An incomplete last global batch of an epoch is left out: it would weigh as much as a whole one. With a shuffled
-    order other records are left out each epoch.
+    The last step of an epoch is short when the global batch does not divide the dataset; its gradient is the mean over
+    the records that it has. With `drop_last` these are left out instead: other ones each epoch, if the order is
+    shuffled.
     """
     spec = dataset_spec(
         name,
@@ -60,7 +76,7 @@ def ordered(
         shuffle=shuffle,
         seed=seed,
         shard_size=shard_size,
-        drop_last=True,
+        drop_last=drop_last,
         batch=state.global_batch,
     )
     state.data.register(spec)
@@ -81,6 +97,12 @@ class OrderedData:
         """The records of a micro-batch."""
         return self._indices(micro.step, micro.index)
 
+    def sizes(self, step: int) -> list[int] | None:
+        """How many records each micro-batch of a step has, for `state.micro_batches`; None: all are whole."""
+        batch = self._state.global_batch
+        sizes = [len(micro_batch(self._spec, step, number)) for number in range(batch.micro_batches)]
+        return None if sum(sizes) == batch.size else sizes
+
     def epoch_of(self, step: int) -> int:
         return micro_batch(self._spec, step, 0).epoch
 
@@ -95,7 +117,7 @@ class OrderedData:
         source = iter(DataLoader(dataset, batch_sampler=batches, num_workers=num_workers, **loader))
         while self.total_steps is None or self._state.step < self.total_steps:
             before = self._state.step
-            yield ((micro, next(source)) for micro in self._state.micro_batches())
+            yield _with_data(self._state.micro_batches(self.sizes(before)), source)
             if self._state.step == before:
                 raise RuntimeError(f"step {before} was not committed: call state.commit() after its micro-batches")
 
@@ -120,8 +142,104 @@ class _Ahead:
         step, end, mine = self._step, self._data.total_steps, self._data.block()
         while end is None or step < end:
             for number in mine:
-                yield self._data._indices(step, number)
+                if indices := self._data._indices(step, number):
+                    yield indices
             step += 1
+
+
+# Shards dealt in the world -------------------------------------------------------------------------------
+
+
+def sharded(
+    state: State,
+    name: str,
+    *,
+    size: int,
+    shard_size: int,
+    epochs: int | None = 1,
+    shuffle: str = "samples",
+    seed: int = 0,
+    drop_last: bool = False,
+) -> "ShardedData":
+    """A dataset that the world's members read shard by shard. Called inside the training function, each time it is
+    entered: it goes on where the state stands. It is part of the state, also in checkpoints.
+
+    A micro-batch takes up to `micro_batch_size` records of the shard that it reads. In the last step of an epoch there
+    may be fewer, or none: gradients weigh by the records that were there. With `drop_last` the incomplete last shard of
+    an epoch is left out.
+    """
+    spec = dataset_spec(
+        name,
+        size=size,
+        epochs=epochs,
+        shuffle=shuffle,
+        seed=seed,
+        shard_size=shard_size,
+        drop_last=drop_last,
+        together=True,
+    )
+    _ = state.micro_batch_size  # if there is none, say so now
+    state.attach(spec)
+    return ShardedData(state, spec)
+
+
+class ShardedData:
+    def __init__(self, state: State, spec: DatasetSpec) -> None:
+        self._state = state
+        self._spec = spec
+        self._deal: Deal | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """Of the step under way; None before the first."""
+        return None if self._deal is None else self._deal.epoch
+
+    def indices(self, micro: MicroBatch) -> list[int]:
+        """The records of a micro-batch of the step under way."""
+        assert self._deal is not None
+        return self._indices(self._deal, micro.index)
+
+    def steps(
+        self, dataset: Dataset[Any], *, num_workers: int = 0, **loader: Any
+    ) -> Iterator[Iterator[tuple[MicroBatch, Any]]]:
+        """For each step, this worker's micro-batches with their data, loaded ahead; none, if there is nothing for it.
+
+        Further keywords go to the `DataLoader`. What it has loaded when the world changes is discarded.
+        """
+        state, name = self._state, self._spec.name
+        ahead = _DealsAhead(self, state.standing(name))
+        source = iter(DataLoader(dataset, batch_sampler=ahead, num_workers=num_workers, **loader))
+        while (deal := state.deal(name)) is not None:
+            self._deal, before = deal, state.step
+            yield _with_data(state.micro_batches(deal.sizes), source)
+            if state.step == before:
+                raise RuntimeError(f"step {before} was not committed: call state.commit() after its micro-batches")
+
+    def _indices(self, deal: Deal, number: int) -> list[int]:
+        return list(records(self._spec, deal.epoch, deal.hands[number]))
+
+
+class _DealsAhead:
+    """The batches of this worker from a standing on, as long as the world is the same."""
+
+    def __init__(self, data: ShardedData, standing: Standing) -> None:
+        self._data, self._standing = data, standing
+        state = data._state
+        self._seats, self._size = state.micro_batches_in_step, state.micro_batch_size
+        self._mine = block(self._seats, state.size, state.rank)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        standing = self._standing
+        while (deal := dealt(standing, seats=self._seats, size=self._size)) is not None:
+            for number in self._mine:
+                if deal.hands[number]:
+                    yield self._data._indices(deal, number)
+            standing = deal.after
+
+
+def _with_data(batches: Iterator[MicroBatch], source: Iterator[Any]) -> Iterator[tuple[MicroBatch, Any]]:
+    for micro in batches:
+        yield micro, next(source)
 
 
 # Shards --------------------------------------------------------------------------------------------------
@@ -158,7 +276,8 @@ class ShardLoader:
         try:
             while self._feed.refill():
                 for batch in self._loader:
-                    yield batch
+                    if not self._feed.is_void(self._batches.sizes[0]):
+                        yield batch
                     self._feed.trained(self._batches.sizes.popleft())
         finally:
             self._batches.sizes.clear()

@@ -100,6 +100,16 @@ class Reducer:
         for bucket in self._buckets:
             bucket.waiting = len(bucket.params)
 
+    def weigh(self, weight: float) -> None:
+        """The micro-batch that follows counts so much. What is there already is brought into the same measure."""
+        if weight == self._weight:
+            return
+        with torch.no_grad():
+            for param in self.params:
+                if param.grad is not None:
+                    param.grad.mul_(self._weight / weight)
+        self._weight = weight
+
     def expect_last(self) -> None:
         """The micro-batch that follows is this member's last one: its backward completes the gradients."""
         self._last_micro_batch = self._overlap

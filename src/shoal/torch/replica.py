@@ -66,7 +66,7 @@ class Replica:
             state = _overwritten(mine["state"], received["state"])
         else:
             # Copied out of the transfer's one large buffer, which could otherwise never be freed.
-            state = tree.copied(received["state"], "optimizer")
+            state = tree.copied_at_once(received["state"], "optimizer")
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -7,7 +7,7 @@ began or was committed: a step that is given up puts them back.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -17,13 +17,15 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from shoal.core.errors import BadInput
-from shoal.core.ledger import GlobalBatch
+from shoal.core.ledger import DatasetSpec, GlobalBatch
+from shoal.core.ledger.dealing import Deal, Standing
 from shoal.torch import tree
 from shoal.torch.checkpoint import Checkpoints
 from shoal.torch.member import Member
 from shoal.torch.norms import Norms
 from shoal.torch.reducer import BUCKET_BYTES, FIRST_BUCKET_BYTES, Reducer
 from shoal.torch.replica import Replica
+from shoal.torch.standings import Standings
 from shoal.torch.stepping import Buffers, MicroBatch, Stepper
 from shoal.trainer.data import Data
 from shoal.trainer.inbox import WorldChanged
@@ -55,6 +57,7 @@ class State:
         "_reducer",
         "_replica",
         "_seed",
+        "_standings",
         "_stepper",
         "_varying_batches",
         "_wants_closure",
@@ -99,6 +102,7 @@ class State:
         self._overlap, self._bucket_bytes = overlap, bucket_bytes
         self._varying_batches = self._batch_offset = 0
         self._carried: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
+        self._standings = Standings()
         self._wants_closure = _closure_wanted(type(optimizer))
         self._norms = Norms(model)
         self._buffers = Buffers(model, self._norms)
@@ -128,8 +132,12 @@ class State:
 
     # Steps -----------------------------------------------------------------------------------------------
 
-    def micro_batches(self) -> Iterator[MicroBatch]:
-        """Begin a step: this worker's micro-batches of it. Do forward, backward and `record` for each."""
+    def micro_batches(self, sizes: Sequence[int] | None = None) -> Iterator[MicroBatch]:
+        """Begin a step: this worker's micro-batches of it. Do forward, backward and `record` for each.
+
+        `sizes`: how many records each of the step's micro-batches has, over all workers, when they are not all whole.
+        Each then weighs by its records, and those without any are left out. The same on all workers.
+        """
         stepper = self._running("micro_batches()")
         if stepper.under_way:
             raise RuntimeError("micro_batches() again before commit(): finish the step, or take it back with restore()")
@@ -140,7 +148,9 @@ class State:
         assert self._reducer is not None
         if self._reducer.is_stale:
             stepper = self._start_stepper(stepper.group, stepper.micro_batches)
-        stepper.begin()
+        if sizes is not None and len(sizes) != stepper.micro_batches:
+            raise ValueError(f"a step has {stepper.micro_batches} micro-batches, got sizes for {len(sizes)}")
+        stepper.begin(sizes)
         yield from stepper.run(self.step, self._batches_done())
 
     def synchronize(self) -> None:
@@ -148,6 +158,7 @@ class State:
         stepper = self._running("synchronize()")
         if not stepper.under_way:
             raise RuntimeError("synchronize() outside a step: go through micro_batches() first")
+        stepper.check_run(self.step)
         stepper.synchronize()
 
     def commit(self, *, update: bool = True) -> None:
@@ -158,6 +169,7 @@ class State:
         stepper = self._running("commit()")
         if not stepper.under_way:
             raise RuntimeError("commit() outside a step: go through micro_batches() first")
+        stepper.check_run(self.step)
         if update and self._wants_closure:
             raise BadInput(
                 f"{type(self.optimizer).__name__}.step() wants a closure, which commit() has not: "
@@ -177,6 +189,8 @@ class State:
         self.metrics = totals.metrics
         self._committed = committed
         assert self._member is not None
+        for standing in self._standings.committed():
+            self._tell(standing)
         self._member.stepped()
 
     def restore(self) -> None:
@@ -226,7 +240,7 @@ class State:
 
     @property
     def samples_done(self) -> int | None:
-        """How many samples the committed steps had; None without `micro_batch_size`."""
+        """How many samples the committed steps had, as if all were full; None without `micro_batch_size`."""
         return None if self._micro_batch_size is None else self._batches_done() * self._micro_batch_size
 
     @property
@@ -242,6 +256,18 @@ class State:
         if self._micro_batches == "world" or self._micro_batch_size is None:
             raise BadInput(f"State: a fixed order of the data needs a fixed global batch, got {self.batching}")
         return GlobalBatch(micro_batches=self._fixed_batch(), micro_batch_size=self._micro_batch_size)
+
+    @property
+    def micro_batch_size(self) -> int:
+        """How many records a whole micro-batch has. Raises `BadInput` when that was not given."""
+        if self._micro_batch_size is None:
+            raise BadInput("State: to deal shards needs micro_batch_size, the records that each worker gets in a step")
+        return self._micro_batch_size
+
+    @property
+    def micro_batches_in_step(self) -> int:
+        """How many micro-batches a step has in this world, over all workers."""
+        return self._running("micro_batches_in_step").micro_batches
 
     @property
     def device(self) -> torch.device:
@@ -261,6 +287,27 @@ class State:
         assert self._member is not None
         return self._member.busy_with(what)
 
+    # Shards dealt in the world; for `shoal.torch.data` ---------------------------------------------------
+
+    def attach(self, spec: DatasetSpec) -> None:
+        """Deal this dataset among the members, from where the state stands in it. It goes with the state from now on,
+        to other members and into checkpoints."""
+        self.data.register(spec)
+        self._tell(self._standings.attach(spec))
+
+    def standing(self, name: str) -> Standing:
+        """What the committed steps have seen of an attached dataset."""
+        return self._standings.of(name)
+
+    def deal(self, name: str) -> Deal | None:
+        """The records of the step that begins, for all of its micro-batches. Counts when the step is committed."""
+        return self._standings.deal(name, seats=self.micro_batches_in_step, size=self.micro_batch_size)
+
+    def _tell(self, standing: Standing) -> None:
+        """One member speaks for the world: the one whose state everybody has."""
+        if self.is_source and self._stepper is not None:
+            self.data.stands(standing, generation=self._stepper.group.generation, step=self.step)
+
     # For `run` and the member ----------------------------------------------------------------------------
 
     def join(self, environ: Mapping[str, str]) -> Member:
@@ -275,6 +322,7 @@ class State:
         assert self._member is not None
         assert self._member.group is not None
         group = self._member.group
+        self._standings.entered()
         self._start_stepper(group, group.size if self._micro_batches == "world" else self._fixed_batch())
         if self._on_resize is not None:
             self._on_resize(self)
@@ -299,6 +347,7 @@ class State:
             "batches": self._batches_done(),
             "metrics": dict(self.metrics),
             "loop": self._committed,
+            "data": self._standings.contents(),
         }
         if not everything:
             return common | self._replica.essentials()
@@ -310,6 +359,7 @@ class State:
         self._count_from(received["step"], received["batches"])
         self.metrics = received["metrics"]
         self._committed = tree.copied(received["loop"], "state")
+        self._standings.adopt(received["data"])
         self._put_back()
 
     def to_save(self) -> dict[str, Any]:
@@ -322,6 +372,7 @@ class State:
             "loop": self._copied_loop(),
             **everything,
             "model": dict(zip(self._replica.names(), everything["model"], strict=True)),
+            "data": self._standings.contents(),
             "carried": {name: get() for name, (get, _) in self._carried.items()},
         }
 
@@ -329,7 +380,7 @@ class State:
         """Take over what `to_save` gave, perhaps in another run of the job. Loop attributes that either side does not
         have are left as they are."""
         known = {name: value for name, value in saved["loop"].items() if name in self._loop}
-        self.adopt({**saved, "model": list(saved["model"].values()), "loop": self._copied_loop() | known})
+        self.adopt({"data": {}, **saved, "model": list(saved["model"].values()), "loop": self._copied_loop() | known})
         for name, value in saved["carried"].items():
             if name in self._carried:
                 self._carried[name][1](value)
@@ -431,6 +482,7 @@ class State:
     def _put_back(self) -> None:
         if self._stepper is not None and self._stepper.under_way:
             self._stepper.give_up()
+        self._standings.give_up()
         self._loop.update({name: tree.copied(value, f"state.{name}") for name, value in self._committed.items()})
 
     def _collective(self, tensor: Tensor, begin: Callable[[Any, Tensor], None], what: str) -> Tensor:

@@ -8,13 +8,13 @@ All waiting is in `synchronize`. Once it has returned, this member holds the com
 first parameter write to the end of `commit` nothing waits and nothing raises for a change of world.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from shoal.core.batch import block, sample_range
+from shoal.core.batch import block, sample_range, weights
 from shoal.torch.group import Group
 from shoal.torch.norms import Norms
 from shoal.torch.reducer import Reducer
@@ -31,6 +31,8 @@ class MicroBatch:
     """0..N-1 within the step."""
     samples: range
     """The numbers of its samples, counted from the job's beginning; empty without `micro_batch_size`."""
+    weight: float
+    """What it counts in the step: 1/N, or its part of the step's records where those were given."""
     _tally: Tally = field(repr=False)
 
     def record(self, **metrics: Tensor | float) -> None:
@@ -68,29 +70,49 @@ class Stepper:
         self.totals: Totals | None = None
         """What all members said in this step; None before `synchronize`."""
         self.pause_agreed = False
+        self._due = self._run = 0
+        """How many micro-batches this member has in the step, and how many of them were handed out."""
+        self._sizes: Sequence[int] | None = None
+        self._weights: tuple[float, ...] | None = None
 
-    def begin(self) -> None:
+    def begin(self, sizes: Sequence[int] | None = None) -> None:
+        """`sizes`: how many records each micro-batch of the step has, if that is not the same for all."""
         self._buffers.save()
+        self._sizes, self._weights = sizes, None if sizes is None else weights(sizes)
         self._reducer.begin(self.group, weight=1.0 / self.micro_batches)
         self._tally.begin()
         self.totals = None
+        self._due, self._run = sum(1 for index in self._block if self._weight(index)), 0
         self.under_way = True
 
     def run(self, step: int, first: int) -> Iterator[MicroBatch]:
         """`first`: how many micro-batches the job has done before this step."""
-        last = len(self._block) - 1
+        last = max((p for p, index in enumerate(self._block) if self._weight(index)), default=None)
         for position, index in enumerate(self._block):
-            seed_streams(stream_seed(self._seed, step, index))
+            weight = self._weight(index)
+            if weight:
+                seed_streams(stream_seed(self._seed, step, index))
+                self._reducer.weigh(weight)
             if position == last:
                 self._reducer.expect_last()
             with self._norms.micro_batch(position):
-                yield MicroBatch(step, index, self._samples(first + index), self._tally)
+                if weight:
+                    self._run += 1
+                    yield MicroBatch(step, index, self._samples(first, index), weight, self._tally)
+
+    def check_run(self, step: int) -> None:
+        """Raises when micro-batches were left out: the mean would be wrong, and their records count as trained."""
+        if self._run < self._due:
+            raise RuntimeError(
+                f"{self._run} of this worker's {self._due} micro-batches of step {step} were run: "
+                "run all of them before commit(), or take the step back with state.restore()"
+            )
 
     def synchronize(self) -> Totals:
         if self.totals is None:
             self._reducer.flush(self._fill_tail)
             self.group.drain()
-            self.totals = self._tally.read(self._reducer.tail)
+            self.totals = self._tally.read(self._reducer.tail, self._weights)
             self._reducer.drop(self.totals.unused)
         return self.totals
 
@@ -114,9 +136,15 @@ class Stepper:
     def _fill_tail(self, tail: Tensor) -> None:
         self._tally.fill(tail, pause=self.group.is_pausing, used=self._reducer.used, block=self._block)
 
-    def _samples(self, number: int) -> range:
-        """Those of the job's micro-batch `number`, counted from its beginning."""
-        return range(0) if self._size is None else sample_range(0, number, micro_batches=1, size=self._size)
+    def _weight(self, index: int) -> float:
+        return 1.0 / self.micro_batches if self._weights is None else self._weights[index]
+
+    def _samples(self, first: int, index: int) -> range:
+        """Those of the micro-batch `index` of a step that begins with the job's micro-batch `first`."""
+        if self._size is None:
+            return range(0)
+        whole = sample_range(0, first + index, micro_batches=1, size=self._size)
+        return whole if self._sizes is None else whole[: self._sizes[index]]
 
 
 class Buffers:

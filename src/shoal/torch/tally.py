@@ -22,7 +22,7 @@ class Totals:
     unused: tuple[int, ...]
     """Parameters that nobody used."""
     metrics: Mapping[str, float]
-    """Means over the micro-batches in which they were recorded, summed in logical order."""
+    """Means over the micro-batches in which they were recorded, by their weights, summed in logical order."""
     norms: Tensor
     """One row of BatchNorm statistics per micro-batch."""
 
@@ -65,16 +65,20 @@ class Tally:
             if block:
                 self._norms.write(table[block.start : block.stop])
 
-    def read(self, vector: Tensor) -> Totals:
+    def read(self, vector: Tensor, weights: Sequence[float] | None = None) -> Totals:
+        """`weights`: what each micro-batch counts; None: all the same."""
         head = vector[: self._head].tolist()
         used, numbers = head[1 : 1 + self._params], head[1 + self._params :]
         values, counts = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
         columns = len(self._metrics)
         metrics: dict[str, float] = {}
         for name, column in self._metrics.items():
-            count = sum(counts[column::columns])
-            if count:
-                metrics[name] = sum(values[column::columns]) / count
+            said, here = values[column::columns], counts[column::columns]
+            if weights is not None:
+                said = [value * weight for value, weight in zip(said, weights, strict=True)]
+                here = [count * weight for count, weight in zip(here, weights, strict=True)]
+            if total := sum(here):
+                metrics[name] = sum(said) / total
         unused = tuple(i for i, u in enumerate(used) if not u) if 0.0 in used else ()
         return Totals(pause=head[0] > 0, unused=unused, metrics=metrics, norms=self._table(vector))
 

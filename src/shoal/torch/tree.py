@@ -4,6 +4,7 @@ Tensors travel beside the structure, as raw bytes of their type; nothing is ever
 Python's: a lambda of a scheduler that uses `np.cos` is enough to have some.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,10 +13,14 @@ import torch
 from torch import Tensor
 
 from shoal.checkpoint import tree
+from shoal.checkpoint.memory import have_pages
 from shoal.core.errors import BadInput, ProtocolError
 
 Specs = list[tuple[torch.dtype, str, list[int]]]
 """Of each tensor: element type, kind of device, shape."""
+
+_LARGE_BYTES = 1 << 20
+"""What is smaller comes from memory that the process mostly has already."""
 
 
 def _dense(tensor: Tensor, path: str) -> Tensor:
@@ -33,9 +38,25 @@ LEAVES = tree.Leaves(
 )
 
 
+def _clone_at_once(tensor: Tensor) -> Tensor:
+    if not tensor.is_cpu or tensor.nbytes < _LARGE_BYTES:
+        return tensor.clone()
+    new = torch.empty_like(tensor)
+    have_pages(new.data_ptr(), new.nbytes)
+    return new.copy_(tensor)
+
+
+_LARGE_LEAVES = replace(LEAVES, clone=_clone_at_once)
+
+
 def copied(value: Any, path: str) -> Any:
     """A copy that shares nothing mutable with `value`; raises `BadInput` where something is no tree."""
     return tree.copied(value, path, LEAVES)
+
+
+def copied_at_once(value: Any, path: str) -> Any:
+    """As `copied`, for what is large and new to this process: its memory is had before it is written to."""
+    return tree.copied(value, path, _LARGE_LEAVES)
 
 
 def pack(value: Any, path: str) -> tuple[bytes, list[Tensor]]:

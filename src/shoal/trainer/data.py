@@ -12,8 +12,10 @@ A shard that was given to somebody else because this process was silent about it
 of it here counts no more. Nothing here knows a framework.
 """
 
+import struct
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,7 +25,9 @@ import msgspec
 
 from shoal.core import ledger as ledgers
 from shoal.core.errors import BadInput
-from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, Lease, Ledger, Owner, Progress, Verdict, records
+from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, Kind, Lease, Ledger, Owner, Progress, Verdict, records
+from shoal.core.ledger.dealing import Standing, mark_of
+from shoal.core.rounds import Extent
 from shoal.wire.local import (
     DataAnswer,
     DatasetNamed,
@@ -34,12 +38,17 @@ from shoal.wire.local import (
     LedgerWanted,
     ShardsGiven,
     ShardsSaid,
+    StreamSaid,
+    WorldStands,
 )
 
 PREFETCH = 2
 """Shards that a process holds: the one it trains and the next."""
 REPORT_SECONDS = 0.25
 """Progress inside a shard is told at most so often."""
+_MAGIC = b"shoal-data-1"
+_HEAD = struct.Struct(f">{len(_MAGIC)}sI")
+"""What a checkpoint of the data begins with: what it is, and the CRC-32 of the rest."""
 
 
 class Shard:
@@ -127,6 +136,8 @@ class Data:
         self._changed = threading.Condition()
         self._specs: dict[str, DatasetSpec] = {}
         self._queues: dict[str, _Queue] = {}
+        self._stands: dict[str, tuple[int, int, Standing]] = {}
+        """Where the world stands that this process speaks for, as far as it was not told."""
         self._asking = threading.Lock()
         self._marks: deque[LedgerMark] = deque()
         self._restores = 0
@@ -169,6 +180,8 @@ class Data:
         spec = self.spec(name)
         if spec.is_ordered:
             raise BadInput(f"dataset {name} has a fixed global batch: its records follow from the step")
+        if spec.together:
+            raise BadInput(f"dataset {name} is dealt inside a world: its records follow from where that stands")
         if prefetch < 1:
             raise BadInput(f"dataset {name}: prefetch must be at least 1, got {prefetch}")
         with self._changed:
@@ -224,6 +237,38 @@ class Data:
                 news = any(shard.done != shard.reported for shard in queue.open.values())
             if news:
                 self._say(name)
+        with self._changed:
+            stands, self._stands = self._stands, {}
+        for generation, step, standing in stands.values():
+            self._send(WorldStands(generation=generation, step=step, mark=mark_of(standing)))
+
+    # Streams ----------------------------------------------------------------------------------------------
+
+    def grow(self, name: str, partition: int, upto: int) -> None:
+        """Records of a stream's partition exist up to this offset (not included). Whoever waits for them is woken."""
+        self._send(StreamSaid(extent=self._extent(name, partition, upto, closed=False)))
+
+    def end(self, name: str, partition: int, at: int) -> None:
+        """A stream's partition ends at this offset (not included), for good."""
+        self._send(StreamSaid(extent=self._extent(name, partition, at, closed=True)))
+
+    def _extent(self, name: str, partition: int, offset: int, *, closed: bool) -> Extent:
+        spec = self.spec(name)
+        if spec.kind is not Kind.STREAM:
+            raise BadInput(f"dataset {name}: only a stream grows or is closed, this is a {spec.kind} dataset")
+        if not 0 <= partition < len(spec.partitions):
+            raise BadInput(f"dataset {name}: partition must be in 0..{len(spec.partitions) - 1}, got {partition}")
+        if offset < spec.partitions[partition]:
+            first = spec.partitions[partition]
+            raise BadInput(f"dataset {name}: partition {partition} begins at {first} and cannot end at {offset}")
+        return Extent(dataset=name, partition=partition, until=offset, closed=closed)
+
+    # In a world -------------------------------------------------------------------------------------------
+
+    def stands(self, standing: Standing, *, generation: int, step: int) -> None:
+        """The world that this process speaks for has committed this step. It is told with the next `flush`."""
+        with self._changed:
+            self._stands[standing.spec.name] = (generation, step, standing)
 
     # With the model's checkpoint --------------------------------------------------------------------------
 
@@ -233,19 +278,13 @@ class Data:
         self.flush()
         mark = self._ask_ledger(LedgerWanted()).mark
         assert mark is not None
-        return msgspec.msgpack.encode(mark)
+        return packed(mark)
 
     def restore(self, saved: bytes) -> None:
         """The model was restored: go on where the ledger stood when `checkpoint` gave this. What the model has not seen
         is trained again, what it has seen is not; all workers' shards from before are void."""
-        try:
-            mark = msgspec.msgpack.decode(saved, type=Checkpoint)
-        except msgspec.MsgspecError as exc:
-            raise BadInput(f"these {len(saved)} bytes are no checkpoint of a ledger: {exc}") from exc
-        with self._changed:
-            self._restores += 1
-            for queue in self._queues.values():
-                self._drop(queue, frozenset((*queue.open, *(lease.attempt for lease in queue.leases))))
+        mark = unpacked(saved)
+        self._restores += 1
         problem = self._ask_ledger(LedgerPut(number=self._restores, mark=mark)).problem
         if problem is not None:
             raise BadInput(problem)
@@ -262,6 +301,8 @@ class Data:
     def received(self, answer: DataAnswer) -> None:
         with self._changed:
             if isinstance(answer, LedgerMark):
+                if answer.mark is None and answer.problem is None:
+                    self._drop_all()
                 self._marks.append(answer)
                 self._changed.notify_all()
                 return
@@ -274,6 +315,12 @@ class Data:
                     self._drop(queue, frozenset(answer.lost))
                     queue.ended = queue.ended or (answer.ended and answer.epoch == queue.epoch)
             self._changed.notify_all()
+
+    def _drop_all(self) -> None:
+        """The ledger was restored. Whatever came before this word is from before that, also what was on its way when it
+        was asked for."""
+        for queue in self._queues.values():
+            self._drop(queue, frozenset((*queue.open, *(lease.attempt for lease in queue.leases))))
 
     def _drop(self, queue: _Queue, lost: frozenset[int]) -> None:
         if lost:
@@ -299,21 +346,52 @@ class Data:
         self._send(word)
 
 
+def packed(mark: Checkpoint) -> bytes:
+    """What `checkpoint` gives: a mark, and proof against damage where people keep it."""
+    body = msgspec.msgpack.encode(mark)
+    return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
+
+
+def unpacked(saved: bytes) -> Checkpoint:
+    """Raises `BadInput` for anything but what `packed` gave."""
+    no_mark = f"these {len(saved)} bytes are no checkpoint of a ledger"
+    if len(saved) < _HEAD.size or not saved.startswith(_MAGIC):
+        raise BadInput(f"{no_mark}: give restore() what checkpoint() gave")
+    _, crc = _HEAD.unpack_from(saved)
+    if zlib.crc32(saved[_HEAD.size :]) != crc:
+        raise BadInput(f"{no_mark}: they are damaged")
+    try:
+        return msgspec.msgpack.decode(saved[_HEAD.size :], type=Checkpoint)
+    except msgspec.MsgspecError as exc:
+        raise BadInput(f"{no_mark}: {exc}") from exc
+
+
 class Alone:
     """The agent and the master of a process that trains alone: a ledger of its own."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
+        """A stream may grow in another thread than the one that trains."""
         self._ledger = Ledger()
+        self._asked: dict[str, ShardsSaid] = {}
         self._held: dict[str, set[int]] = {}
         self._owner = Owner("alone.0@0")
         self.data = Data(self._said)
 
     def _said(self, word: DataWord) -> None:
+        with self._lock:
+            self._hear(word)
+
+    def _hear(self, word: DataWord) -> None:
         match word:
             case DatasetNamed(spec=spec):
                 self._ledger = ledgers.registered(self._ledger, spec)
             case ShardsSaid():
                 self._exchange(word)
+            case StreamSaid(extent=extent):
+                self._extend(extent)
+            case WorldStands(generation=generation, step=step, mark=mark):
+                self._ledger = ledgers.stood(self._ledger, mark, generation=generation, step=step)
             case LedgerWanted():
                 self.data.received(LedgerMark(mark=ledgers.checkpoint(self._ledger)))
             case LedgerPut(mark=mark):
@@ -322,7 +400,14 @@ class Alone:
                     held.clear()
                 self.data.received(LedgerMark())
 
+    def _extend(self, extent: Extent) -> None:
+        extend = ledgers.closed if extent.closed else ledgers.grown
+        self._ledger, woken = extend(self._ledger, extent.dataset, extent.partition, extent.until)
+        for wake in woken:
+            self._exchange(msgspec.structs.replace(self._asked[wake.dataset], completed=(), progress=()))
+
     def _exchange(self, word: ShardsSaid) -> None:
+        self._asked[word.dataset] = word
         held = self._held.setdefault(word.dataset, set())
         held.difference_update(word.completed)
         ask = Ask(

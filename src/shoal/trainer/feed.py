@@ -6,7 +6,8 @@ for may be its own. It ends instead, the pipeline runs dry (a last batch may be 
 
     while feed.refill():
         for batch in pipeline(feed.records()):
-            train(batch)
+            if not feed.is_void(len(batch)):
+                train(batch)
             feed.trained(len(batch))
 
 `records` may run in another thread than the rest.
@@ -73,6 +74,17 @@ class Feed:
                 part.shard.trained(done)
                 count -= done
             self._close_trained()
+
+    def is_void(self, count: int) -> bool:
+        """The oldest so many records that are not trained are all of shards that were lost, perhaps to a restore: they
+        are not to be trained here."""
+        with self._lock:
+            for part in self._parts:
+                mine = min(count, part.handed - part.trained)
+                if mine and not part.shard.is_lost:
+                    return False
+                count -= mine
+            return True
 
     def give_up(self) -> None:
         """The loop was left: what was handed out and is not trained is handed out again when it is entered again."""

@@ -81,7 +81,7 @@ class Job:
         evaluation: bool = False,
         lease_seconds: float = 300.0,
         max_attempts: int = 3,
-    ) -> None:
+    ) -> "Dataset":
         """Name a dataset that this job trains on, or evaluates with. All workers say the same."""
         with self._final():
             self._data.register(
@@ -100,6 +100,20 @@ class Job:
                     max_attempts=max_attempts,
                 )
             )
+        return Dataset(self, name)
+
+    def grow(self, name: str, partition: int, upto: int) -> None:
+        """Records of a stream's partition exist up to this offset (not included); workers that wait are woken.
+
+        Any process may say so, in any order and again: only the furthest word counts.
+        """
+        with self._final():
+            self._data.grow(name, partition, upto)
+
+    def close(self, name: str, partition: int, at: int) -> None:
+        """A stream's partition ends at this offset (not included). When all are closed and trained, loops end."""
+        with self._final():
+            self._data.end(name, partition, at)
 
     def shards(self, name: str, *, epoch: int | None = None, prefetch: int = PREFETCH) -> Iterator[Shard]:
         """The shards that are this worker's to train, until all of the dataset is trained.
@@ -132,6 +146,26 @@ class Job:
 
     def _report(self) -> Report | None:
         return Report(generation=self._inbox.committed, rank=0, step=None, collectives=0, busy="data")
+
+
+class Dataset:
+    """One dataset of a job, by its name."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self._job = job
+        self.name = name
+
+    def shards(self, *, epoch: int | None = None, prefetch: int = PREFETCH) -> Iterator[Shard]:
+        """As `Job.shards`."""
+        return self._job.shards(self.name, epoch=epoch, prefetch=prefetch)
+
+    def grow(self, partition: int, upto: int) -> None:
+        """As `Job.grow`."""
+        self._job.grow(self.name, partition, upto)
+
+    def close(self, partition: int, at: int) -> None:
+        """As `Job.close`."""
+        self._job.close(self.name, partition, at)
 
 
 class _Follower(Inbox):
@@ -176,6 +210,7 @@ def dataset_spec(
     lease_seconds: float = 300.0,
     max_attempts: int = 3,
     batch: GlobalBatch | None = None,
+    together: bool = False,
 ) -> DatasetSpec:
     """A dataset in a user's words. Raises `BadInput`."""
     return DatasetSpec(
@@ -190,6 +225,7 @@ def dataset_spec(
         drop_last=drop_last,
         purpose=Purpose.EVALUATION if evaluation else Purpose.TRAINING,
         batch=batch,
+        together=together,
         leases=LeaseSettings(time=timedelta(seconds=lease_seconds), max_attempts=max_attempts),
     )
 

@@ -11,8 +11,8 @@ What a process may say, and in which order: `Attach` once, then any number of ro
 Checkpoints, at any time: `SlotWanted` is answered by `SlotGiven` or `SlotRefused`, `SlotsWanted` by `SlotsMade`,
 `CheckpointsWanted` by `Checkpoints`; `Saved` is not answered. One question at a time.
 
-Data, at any time: `DatasetNamed` and `ShardsSaid`; the agent sends `ShardsGiven` whenever there is something to give,
-or `DatasetUnusable`. `LedgerWanted` and `LedgerPut` are answered by `LedgerMark`.
+Data, at any time: `DatasetNamed`, `ShardsSaid`, `StreamSaid` and `WorldStands`; the agent sends `ShardsGiven` whenever
+there is something to give, or `DatasetUnusable`. `LedgerWanted` and `LedgerPut` are answered by `LedgerMark`.
 """
 
 import os
@@ -24,8 +24,9 @@ from collections.abc import Callable
 import msgspec
 
 from shoal.core.errors import Disconnected, ProtocolError, Refused
-from shoal.core.ledger import Checkpoint, DatasetSpec, Lease
+from shoal.core.ledger import Checkpoint, DatasetSpec, DynamicCheckpoint, Lease
 from shoal.core.ledger import Progress as ShardProgress
+from shoal.core.rounds import Extent
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
     MAX_COMMAND,
@@ -161,7 +162,21 @@ class LedgerPut(Message, frozen=True, kw_only=True):
     mark: Checkpoint
 
 
-DataWord = DatasetNamed | ShardsSaid | LedgerWanted | LedgerPut
+class StreamSaid(Message, frozen=True, kw_only=True):
+    """A stream has grown, or ends. Any process may say so, and say it again."""
+
+    extent: Extent
+
+
+class WorldStands(Message, frozen=True, kw_only=True):
+    """Of a dataset that the members of a world deal by themselves: what the committed steps have seen."""
+
+    generation: int
+    step: int
+    mark: DynamicCheckpoint
+
+
+DataWord = DatasetNamed | ShardsSaid | StreamSaid | WorldStands | LedgerWanted | LedgerPut
 """What a process says about its data. It never changes where the node stands in its world."""
 
 CheckpointWord = SlotWanted | SlotsWanted | Saved | CheckpointsWanted
@@ -182,6 +197,8 @@ FromProcess = (
     | CheckpointsWanted
     | DatasetNamed
     | ShardsSaid
+    | StreamSaid
+    | WorldStands
     | LedgerWanted
     | LedgerPut
 )
@@ -199,6 +216,8 @@ class Attached(Message, frozen=True, kw_only=True):
     address: str
     """The address to bind to, and where peers reach this node."""
     max_workers: int
+    resumed: bool = False
+    """The job goes on from an earlier life: a checkpoint of it must be continued as it was trained."""
 
 
 class SlotGiven(Message, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import msgspec
 from shoal.core.ledger import Wake
 from shoal.core.nodes import ProcessSeen
 from shoal.core.rounds import Round, RoundAnswer
+from shoal.core.saving import CheckpointSpec
 from shoal.core.world import World
 
 PROTOCOL = 1
@@ -205,6 +206,10 @@ class Welcome(Message, frozen=True, kw_only=True):
     """What the job runs; for a node that joined without a command of its own."""
     term: int = 0
     """The master's. An agent that has spoken to one with a higher term does not listen to this one."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """What becomes of saved states; an agent that was told another directory at its start uses that one."""
+    resumed: bool = False
+    """The job goes on from an earlier life: what it trained with then must not change."""
 
 
 class Refuse(Message, frozen=True, kw_only=True):

@@ -1,14 +1,16 @@
 """One job, decided: `handle(job, event, now)` says what the job is next and what must be done.
 
 `values` has the nouns, `handle` the one door for events, `failures` what a loss leads to, `members` who is launched
-and who leaves, `takeover` how a new master begins, `looks` the view for people. The master is a shell around
+and who leaves, `takeover` how a new master begins, `resume` how a job does of which nothing runs, `looks` the view for
+people. The master is a shell around
 `handle`; so is the simulation.
 """
 
 from shoal.core.job.handle import admit, deadline, handle, new_job
 from shoal.core.job.looks import view
 from shoal.core.job.members import refusal, staying
-from shoal.core.job.takeover import noted, reconcile, taken_over
+from shoal.core.job.resume import resumed
+from shoal.core.job.takeover import fenced, noted, reconcile, taken_over
 from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
 
 __all__ = [
@@ -19,11 +21,13 @@ __all__ = [
     "JobSpec",
     "admit",
     "deadline",
+    "fenced",
     "handle",
     "new_job",
     "noted",
     "reconcile",
     "refusal",
+    "resumed",
     "staying",
     "taken_over",
     "view",

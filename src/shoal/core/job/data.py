@@ -1,8 +1,9 @@
 """The job's data: its ledger, as part of everything else that happens to the job.
 
 Agents come in rounds (`rounds`); nodes that are gone give back what their processes held; time gives away what is
-overdue; in the ordered mode the account follows the steps that rank 0 reports. A poisoned dataset fails the job, by
-name. Whoever waits and can go on is told so, on whichever node it is.
+overdue; in the ordered mode the account follows the steps that rank 0 reports, and where a world deals shards itself,
+what its source says. A poisoned dataset fails the job, by name. Whoever waits and can go on is told so, on whichever
+node it is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from shoal.core.job.turn import Turn
 from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job, Tell
 from shoal.core.ledger import Ask, Lease, Ledger, Owner, Verdict, Wake
 from shoal.core.nodes import NodeId, NodeStatus
-from shoal.core.rounds import DatasetRefusal, Departure, Given, Holding, Restore, Round, RoundAnswer, node_of
+from shoal.core.rounds import DatasetRefusal, Departure, Extent, Given, Holding, Restore, Round, RoundAnswer, node_of
 from shoal.core.view import DatasetView
 
 
@@ -31,6 +32,18 @@ def asked(turn: Turn, event: DataAsked) -> None:
             turn.job = replace(turn.job, ledger=ledgers.registered(turn.job.ledger, spec))
         except BadInput as exc:
             unusable.append(DatasetRefusal(dataset=spec.name, reason=str(exc)))
+    for extent in heard.extents:
+        try:
+            _take(turn, *_extended(turn.job.ledger, extent))
+        except BadInput as exc:
+            unusable.append(DatasetRefusal(dataset=extent.dataset, reason=str(exc)))
+    for stand in heard.stands:
+        try:
+            book = ledgers.stood(turn.job.ledger, stand.mark, generation=stand.generation, step=stand.step)
+        except BadInput as exc:
+            unusable.append(DatasetRefusal(dataset=stand.mark.spec.name, reason=str(exc)))
+        else:
+            _take(turn, book, ())
     for claim in heard.holding:
         void += _reunited(turn, claim)
     for wish in heard.asks:
@@ -92,12 +105,18 @@ def reunited(turn: Turn) -> None:
     _take(turn, turn.job.ledger, reunion.waiting)
 
 
+def _extended(book: Ledger, extent: Extent) -> tuple[Ledger, tuple[Wake, ...]]:
+    extend = ledgers.closed if extent.closed else ledgers.grown
+    return extend(book, extent.dataset, extent.partition, extent.until)
+
+
 def _own(heard: Round, node: NodeId) -> Round:
     return replace(
         heard,
         holding=tuple(claim for claim in heard.holding if node_of(claim.owner) == node),
         departed=tuple(gone for gone in heard.departed if node_of(gone.owner) == node),
         asks=tuple(ask for ask in heard.asks if node_of(ask.owner) == node),
+        stands=tuple(stand for stand in heard.stands if node_of(stand.owner) == node),
         restores=tuple(restore for restore in heard.restores if node_of(restore.owner) == node),
     )
 

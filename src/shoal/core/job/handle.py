@@ -55,6 +55,11 @@ Turned = tuple[Job, tuple[Effect, ...]]
 
 def new_job(spec: JobSpec, settings: JobSettings, *, nodes: int, awaited_joins: int = 0, now: datetime) -> Turned:
     """A job that launches `nodes` nodes, and in its first round also waits for so many that join by themselves."""
+    return begun(fresh_job(spec, settings, now), nodes=nodes, awaited_joins=awaited_joins, now=now)
+
+
+def fresh_job(spec: JobSpec, settings: JobSettings, now: datetime) -> Job:
+    """A job that has no nodes yet."""
     rendezvous = Rendezvous(
         settings=WorldSettings(
             min_nodes=spec.min_nodes,
@@ -63,20 +68,22 @@ def new_job(spec: JobSpec, settings: JobSettings, *, nodes: int, awaited_joins: 
             last_call=settings.last_call,
         )
     )
-    turn = Turn(
-        Job(
-            spec=spec,
-            settings=settings,
-            target=nodes + awaited_joins,
-            phase=JobPhase.STARTING,
-            reason="the job starts",
-            started=now,
-            rendezvous=rendezvous,
-            gain=Gain(at=now),
-        ),
-        now,
+    return Job(
+        spec=spec,
+        settings=settings,
+        target=0,
+        phase=JobPhase.STARTING,
+        reason="the job starts",
+        started=now,
+        rendezvous=rendezvous,
+        gain=Gain(at=now),
     )
-    members.launch(turn, nodes, reason="the job starts")
+
+
+def begun(job: Job, *, nodes: int, awaited_joins: int, now: datetime) -> Turned:
+    """Let a job without nodes begin with so many."""
+    turn = Turn(replace(job, target=nodes + awaited_joins), now)
+    members.launch(turn, nodes, reason=job.reason)
     for _ in range(awaited_joins):
         node = _add_external(turn, "it is expected to join by itself")
         turn.job = replace(turn.job, places=turn.job.places | {node.id})

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from shoal.core import ledger
 from shoal.core.job import data
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import Job, Reuniting
@@ -39,6 +40,11 @@ def taken_over(job: Job, now: datetime, *, reason: str, term: int = 0, is_replay
         reason,
         now,
     )
+
+
+def fenced(job: Job, term: int) -> Job:
+    """The job under a higher term: its leases are told from those that earlier masters have given."""
+    return replace(job, ledger=ledger.fenced(job.ledger, term))
 
 
 def noted(job: Job, reason: str, now: datetime) -> Job:

@@ -35,11 +35,11 @@ class Turn:
         self.job = replace(self.job, seen={**self.job.seen, node: seen})
 
     def move(self, node: NodeId, to: NodeStatus, reason: str) -> None:
-        """Move a node and, when it has ended, forget what its agent said."""
+        """Move a node and, when it has ended, forget what its agent said, or that one was expected to come."""
         moved = self.job.nodes[node].moved(to, now=self.now, reason=reason)
         self.put(moved)
         if not moved.is_live:
-            self.job = replace(self.job, seen=without(self.job.seen, node))
+            self.job = replace(self.job, seen=without(self.job.seen, node), places=self.job.places - {node})
 
     def tell(self, command: Command, *to: NodeId) -> None:
         if to:

@@ -11,6 +11,7 @@ from shoal.core.nodes import Node, NodeId, ProcessSeen
 from shoal.core.plans import NodeResource, ScalePlan
 from shoal.core.recovery import Budget, RecoverySettings
 from shoal.core.rounds import Round, RoundAnswer
+from shoal.core.saving import CheckpointSpec
 from shoal.core.view import DecisionView, JobPhase, ResizeView
 from shoal.core.world import Notice, Rendezvous
 
@@ -41,6 +42,7 @@ class JobSpec:
     replacements. So it is on Kubernetes, where the operator makes the Pods."""
     memory_limit: int | None = None
     """MiB one node may have at most; None: not limited."""
+    checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,8 @@ class Job:
     unexplained: Mapping[NodeId, Unexplained] = field(default_factory=dict)
     restored: Mapping[Owner, int] = field(default_factory=dict)
     """Of each process that restored a checkpoint, the last time it did, by its own count."""
+    resumed: int = 0
+    """How many times all of it was gone and it was begun again from its records."""
 
     @property
     def is_suspended(self) -> bool:

@@ -3,7 +3,7 @@
 `datasets` says what a dataset is, `order` and `permutation` in which order its records are trained. Two modes:
 `ordered` (a fixed global batch, arithmetic on the step) and `dynamic` (shards with leases; `leases` has the nouns,
 `lanes` where shards lie, `losses` how leases come back, `reunion` how an owner finds its own again, `streams` how far a
-stream goes, `rewind` checkpoints).
+stream goes, `rewind` checkpoints; `dealing` is for worlds that train in lockstep and share shards out by themselves).
 `ledger` holds all datasets of a job and is the door; `account` tells what is done, in ranges (`intervals`).
 """
 
@@ -27,12 +27,15 @@ from shoal.core.ledger.ledger import (
     reconnected,
     registered,
     restored,
+    resumed,
     rewound,
+    stood,
     ticked,
 )
 from shoal.core.ledger.order import Order, order_of
 from shoal.core.ledger.ordered import Slice, micro_batch, step_slice, steps_per_epoch, total_steps
 from shoal.core.ledger.reunion import Reunion
+from shoal.core.ledger.rewind import DynamicCheckpoint
 
 __all__ = [
     "Account",
@@ -40,6 +43,7 @@ __all__ = [
     "Ask",
     "Checkpoint",
     "DatasetSpec",
+    "DynamicCheckpoint",
     "GlobalBatch",
     "Kind",
     "Lease",
@@ -73,9 +77,11 @@ __all__ = [
     "records",
     "registered",
     "restored",
+    "resumed",
     "rewound",
     "step_slice",
     "steps_per_epoch",
+    "stood",
     "ticked",
     "total_steps",
 ]

@@ -3,7 +3,8 @@
 A `DatasetSpec` is what a user registers. It has one of two modes:
 
 - **ordered** (`batch` is given): a fixed global batch. Which records are in step s is arithmetic; nothing is leased.
-- **dynamic** (`batch` is None): shards of `shard_size` records are leased to whoever asks.
+- **dynamic** (`batch` is None): shards of `shard_size` records are leased to whoever asks; or, `together`, dealt among
+  the members of a world that trains in lockstep (`dealing`).
 
 Contradictions are refused here, once, in words that the user can act on; everything behind may rely on the spec.
 """
@@ -97,6 +98,8 @@ class DatasetSpec:
     """Leave the incomplete last shard (dynamic) or global batch (ordered) of an epoch out. Otherwise it is short."""
     purpose: Purpose = Purpose.TRAINING
     batch: GlobalBatch | None = None
+    together: bool = False
+    """Dealt inside a world whose members train in lockstep: the master is told where they stand, and leases nothing."""
     leases: LeaseSettings = field(default_factory=LeaseSettings)
 
     def __post_init__(self) -> None:
@@ -116,6 +119,8 @@ class DatasetSpec:
             self._check_dynamic()
         else:
             self._check_ordered(self.batch)
+        if self.together:
+            self._check_together()
 
     @property
     def is_ordered(self) -> bool:
@@ -171,6 +176,14 @@ class DatasetSpec:
             raise self._wrong(
                 "batch", f"at most the dataset's {self.records} records with drop_last (no step is left)", batch.size
             )
+
+    def _check_together(self) -> None:
+        if self.kind is Kind.STREAM:
+            raise self._wrong("kind", "bounded inside a world; a stream is for workers on their own", self.kind)
+        if self.batch is not None:
+            raise self._wrong("batch", "none when shards are dealt: a fixed order has no shards to deal", self.batch)
+        if self.purpose is not Purpose.TRAINING:
+            raise self._wrong("purpose", "training inside a world", self.purpose)
 
     def _wrong(self, what: str, wanted: str, got: object) -> BadInput:
         return BadInput(f"dataset {self.name}: {what} must be {wanted}, got {got}")

@@ -38,6 +38,8 @@ class DynamicDataset:
     poison: Poison | None = None
     due: datetime | None = None
     """No lease passes its deadline before this."""
+    stood: tuple[int, int] | None = None
+    """Of a dataset that a world deals by itself: the generation and the step whose standing this is."""
 
 
 Moved = tuple[DynamicDataset, tuple[Wake, ...]]

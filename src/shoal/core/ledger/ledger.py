@@ -26,6 +26,8 @@ class Ledger:
 
     ordered: Mapping[str, OrderedDataset] = field(default_factory=dict)
     dynamic: Mapping[str, DynamicDataset] = field(default_factory=dict)
+    inherited: frozenset[str] = frozenset()
+    """Datasets of a job that was resumed, which no worker has named since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,13 @@ class Checkpoint:
 
 
 MAY_CHANGE = frozenset({"epochs", "leases"})
-"""What may differ between a checkpoint and the job that goes on from it: neither says which record is where."""
+"""What may differ when a job goes on from a checkpoint, or is resumed: neither says which record is where."""
 
 
 def registered(ledger: Ledger, spec: DatasetSpec) -> Ledger:
     """A worker names a dataset. All workers do, so the same words again change nothing; other words are refused."""
+    if spec.name in ledger.inherited:
+        return _taken_up(ledger, spec)
     if (known := _spec(ledger, spec.name)) is not None:
         if known != spec:
             raise BadInput(f"dataset {spec.name} is registered already, now with {differences(known, spec)}")
@@ -56,7 +60,10 @@ def registered(ledger: Ledger, spec: DatasetSpec) -> Ledger:
 
 def exchange(ledger: Ledger, ask: Ask, now: datetime) -> tuple[Ledger, Answer]:
     """One round trip: completions and progress in, the next leases out."""
-    dataset, answer = dynamic.exchange(_dynamic(ledger, ask.dataset), ask, now)
+    known = _dynamic(ledger, ask.dataset)
+    if known.spec.together:
+        raise BadInput(f"dataset {ask.dataset} is dealt inside a world: nothing of it is leased")
+    dataset, answer = dynamic.exchange(known, ask, now)
     return _put(ledger, dataset), answer
 
 
@@ -100,6 +107,22 @@ def closed(ledger: Ledger, dataset: str, partition: int, at: int) -> tuple[Ledge
     return _all_moved(ledger, {dataset: streams.closed(_dynamic(ledger, dataset), partition, at)})
 
 
+def stood(ledger: Ledger, mark: DynamicCheckpoint, *, generation: int, step: int) -> Ledger:
+    """The world of this generation deals a dataset by itself, and its model of this step has seen what the mark says.
+
+    The ledger stands where the model does, be it further back. A word from before the last one changes nothing.
+    """
+    known, at = _dynamic(ledger, mark.spec.name), (generation, step)
+    if not known.spec.together:
+        raise BadInput(f"dataset {mark.spec.name} is leased by the master: no world stands in it")
+    _check_same_line(ledger, mark.spec)
+    rewind.check(mark)
+    if known.stood is not None and at < known.stood:
+        return ledger
+    dataset, _ = rewind.restored(known, mark)
+    return _put(ledger, replace(dataset, stood=at))
+
+
 # The ordered mode --------------------------------------------------------------------------------------------
 
 
@@ -131,6 +154,8 @@ def restored(ledger: Ledger, mark: Checkpoint) -> tuple[Ledger, tuple[Wake, ...]
     A dataset that is not in the checkpoint begins anew, for the model has seen nothing of it. One that is not
     registered yet is taken over from the checkpoint; register first if it should have other epochs or lease settings.
     """
+    for known in mark.dynamic:
+        rewind.check(known)
     for spec in (*(known.spec for known in mark.ordered), *(known.spec for known in mark.dynamic)):
         _check_same_line(ledger, spec)
         ledger = ledger if _spec(ledger, spec.name) is not None else registered(ledger, spec)
@@ -146,10 +171,20 @@ def restored(ledger: Ledger, mark: Checkpoint) -> tuple[Ledger, tuple[Wake, ...]
     return _all_moved(ledger, moved)
 
 
+def resumed(ledger: Ledger, term: int) -> Ledger:
+    """All workers are gone, and the master of this term goes on with others: what was held is TODO again, behind its
+    reported records. Each dataset waits to be named again."""
+    ledger, _ = restored(ledger, checkpoint(ledger))
+    return replace(fenced(ledger, term), inherited=frozenset((*ledger.ordered, *ledger.dynamic)))
+
+
 def is_complete(ledger: Ledger) -> bool:
-    """Every training dataset is complete. An evaluation may still run."""
-    training = [d for d in ledger.dynamic.values() if d.spec.purpose is Purpose.TRAINING]
-    return all(ordered.is_complete(d) for d in ledger.ordered.values()) and all(dynamic.is_over(d) for d in training)
+    """Every training dataset that workers have named is complete. An evaluation may still run."""
+    in_order = [d for name, d in ledger.ordered.items() if name not in ledger.inherited]
+    training = [
+        d for name, d in ledger.dynamic.items() if d.spec.purpose is Purpose.TRAINING and name not in ledger.inherited
+    ]
+    return all(ordered.is_complete(d) for d in in_order) and all(dynamic.is_over(d) for d in training)
 
 
 def poisons(ledger: Ledger) -> tuple[Poison, ...]:
@@ -170,6 +205,21 @@ def account_of(ledger: Ledger, dataset: str) -> Account:
 def _spec(ledger: Ledger, name: str) -> DatasetSpec | None:
     known = ledger.ordered.get(name) or ledger.dynamic.get(name)
     return None if known is None else known.spec
+
+
+def _taken_up(ledger: Ledger, spec: DatasetSpec) -> Ledger:
+    """A worker of a resumed job names a dataset that was trained before: it goes on where it stands."""
+    known = _spec(ledger, spec.name)
+    assert known is not None
+    if changed := differences(known, spec, ignoring=MAY_CHANGE):
+        raise BadInput(f"dataset {spec.name} is not the one that this job has trained so far: {changed}")
+    ledger = replace(ledger, inherited=ledger.inherited - {spec.name})
+    if spec.is_ordered:
+        steps, end = ledger.ordered[spec.name].steps, ordered.total_steps(spec)
+        dataset = OrderedDataset(spec=spec, steps=steps if end is None else min(steps, end))
+        return replace(ledger, ordered={**ledger.ordered, spec.name: dataset})
+    mark = rewind.checkpoint(ledger.dynamic[spec.name])
+    return _put(ledger, rewind.restored(dynamic.opened(spec), mark)[0])
 
 
 def _dynamic(ledger: Ledger, name: str) -> DynamicDataset:

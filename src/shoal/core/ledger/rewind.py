@@ -9,9 +9,10 @@ goes is no state of the model: what is known of that is kept.
 
 from dataclasses import dataclass, replace
 
+from shoal.core.errors import BadInput
 from shoal.core.ledger.datasets import DatasetSpec, Kind
 from shoal.core.ledger.dynamic import DynamicDataset, settled
-from shoal.core.ledger.lanes import Lane, lanes_of
+from shoal.core.ledger.lanes import Lane, bounds, lanes_of, shards_in
 from shoal.core.ledger.leases import Returned, Wake
 from shoal.core.ledger.streams import closed, grown
 
@@ -59,6 +60,30 @@ def checkpoint(d: DynamicDataset) -> DynamicCheckpoint:
     )
 
 
+def check(mark: DynamicCheckpoint) -> None:
+    """Raises `BadInput` for a mark that no ledger has made: they come over the wire and out of files."""
+    spec, fresh = mark.spec, () if mark.spec.is_ordered or mark.epoch < 0 else lanes_of(mark.spec, mark.epoch)
+    wrong = BadInput(f"dataset {spec.name}: what is said to be trained of epoch {mark.epoch} cannot be")
+    if len(fresh) != len(mark.lanes) or (spec.epochs is not None and mark.epoch >= spec.epochs):
+        raise wrong
+    lanes = [_at(lane, m) for lane, m in zip(fresh, mark.lanes, strict=True)]
+    for lane, first in zip(lanes, fresh, strict=True):
+        end = shards_in(spec, lane) if lane.closed else None
+        bounded = spec.kind is not Kind.STREAM
+        if (bounded and (lane.until, lane.closed) != (first.until, first.closed)) or lane.cursor < 0:
+            raise wrong
+        if (lane.until is not None and lane.until < lane.first) or (end is not None and lane.cursor > end):
+            raise wrong
+    for shard in mark.open_shards:
+        if not (0 <= shard.partition < len(lanes) and 0 <= shard.shard < lanes[shard.partition].cursor):
+            raise wrong
+        start, stop = bounds(spec, lanes[shard.partition], shard.shard)
+        if not 0 <= shard.done < stop - start:
+            raise wrong
+    if len({(shard.partition, shard.shard) for shard in mark.open_shards}) != len(mark.open_shards):
+        raise wrong
+
+
 def restored(d: DynamicDataset, mark: DynamicCheckpoint) -> tuple[DynamicDataset, tuple[Wake, ...]]:
     """Stand where the checkpoint was taken. Whoever waits is woken; whoever holds a lease learns when it reports."""
     lanes = tuple(_at(lane, m) for lane, m in zip(lanes_of(d.spec, mark.epoch), mark.lanes, strict=True))
@@ -71,6 +96,7 @@ def restored(d: DynamicDataset, mark: DynamicCheckpoint) -> tuple[DynamicDataset
         attempts=attempts,
         floor=attempts,
         turn=mark.turn,
+        stood=d.stood,
     )
     fresh, _ = settled(_as_far_as(fresh, d))
     return fresh, tuple(Wake(owner, d.spec.name) for owner in d.waiting)

@@ -87,6 +87,17 @@ class SecretStore:
     async def compact(self, snapshot: bytes) -> None:
         await self._replace((snapshot,))
 
+    async def raise_term(self, term: int) -> None:
+        for _ in range(_TRIES):
+            try:
+                await self._write(self._version, term)
+            except Conflict:
+                await self._look()
+                continue
+            self._term = term
+            return
+        raise StateUnavailable(f"{self._where} changes faster than it can be written")
+
     async def close(self) -> None:
         pass  # the client is whoever's made it
 
@@ -101,9 +112,12 @@ class SecretStore:
         return self._given
 
     def _held_by(self, found: Secret) -> tuple[str, int]:
+        """Who owns the state, and under which term; 0 with a state: it has lost its term (see `raise_term`)."""
         try:
             return found.data.get("holder", b"").decode(), int(found.data.get("term") or b"0")
         except ValueError as exc:
+            if found.data.get("state"):
+                return "", 0
             raise StateUnreadable(f"{self._where}: its term is no number; nothing was changed") from exc
 
     def _unpacked(self, found: Secret) -> tuple[bytes, ...]:

@@ -1,0 +1,5 @@
+"""What tests of real jobs need besides."""
+
+from tests.stores.conftest import etcd
+
+__all__ = ["etcd"]
