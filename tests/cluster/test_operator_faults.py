@@ -21,7 +21,8 @@ from shoal.platforms.kubernetes import config
 
 MakeNamespace = Callable[[Cluster], str]
 QUICK = ("--drain", "5", "--ending", "1", "--silence", "600", "--skip-checks", "--relist-seconds", "3")
-LEASE = ("--lease-seconds", "3", "--renew-seconds", "2", "--retry-seconds", "0.4")
+SHORT = ("--lease-seconds", "6", "--renew-seconds", "4", "--retry-seconds", "0.4")
+"""Leases for those who wait for one that was killed or sleeps."""
 EVER = ["x-master-1", "x-master-2", *(f"x-worker-{number}" for number in range(5))]
 """Every Pod that an undisturbed run makes."""
 
@@ -47,7 +48,7 @@ class Play:
 
     def operator(self, *flags: str) -> Process:
         log = self._folder / f"operator-{len(self.processes)}.log"
-        words = (*QUICK, *LEASE, *flags)
+        words = (*QUICK, *flags)
         self.processes.append(Process(self._kubeconfig, self.jobs.namespace, log, *words))
         return self.processes[-1]
 
@@ -107,7 +108,7 @@ class Supervisor(threading.Thread):
     def __init__(self, play: Play, *, first: int, every: int) -> None:
         super().__init__(daemon=True)
         self._play, self._every = play, every
-        self._process = play.operator()
+        self._process = play.operator(*SHORT)
         self._over = threading.Event()
         self.killed = 0
         play.chaos.kill_after(first, self._kill)
@@ -122,7 +123,7 @@ class Supervisor(threading.Thread):
                 continue
             self.killed += 1
             self._play.chaos.kill_after(self._every, self._kill)
-            self._process = self._play.operator()
+            self._process = self._play.operator(*SHORT)
 
     def relent(self) -> None:
         """Whoever runs now stays."""
@@ -130,7 +131,7 @@ class Supervisor(threading.Thread):
         self._over.set()
         self.join()
         if not self._process.is_alive():
-            self._play.operator()
+            self._play.operator(*SHORT)
 
 
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 13))])
@@ -165,9 +166,9 @@ def test_two_that_both_think_they_lead(play: Callable[..., Play]) -> None:
 
 def test_one_that_sleeps_in_the_middle_of_its_work_and_wakes_up_late(play: Callable[..., Play]) -> None:
     late = play()
-    sleeper = late.operator()
+    sleeper = late.operator(*SHORT)
     late.chaos.kill_after(5, lambda: os.kill(sleeper.pid, signal.SIGSTOP))
-    late.operator()
+    late.operator(*SHORT)
     late.scenario()
     os.kill(sleeper.pid, signal.SIGCONT)
     late.check()

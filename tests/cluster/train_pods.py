@@ -1,6 +1,6 @@
 """A training script for Pods: all-reduce on gloo with the SDK, over data in a fixed order.
 
-It writes down what it trains, one file for each process: `step micro-batch size record …`, before each commit. The
+It writes down what it trains, one file for each process: `step micro-batch rank size record …`, before each commit. The
 test speaks to it through the folder: with a file `fast` there it does not wait between steps any more.
 """
 
@@ -49,7 +49,7 @@ def main() -> None:
             for micro, records in batches:
                 model(records.float().unsqueeze(1)).mean().backward()
                 words = " ".join(str(record) for record in records.tolist())
-                lines.append(f"{micro.step} {micro.index} {state.size} {words}\n")
+                lines.append(f"{micro.step} {micro.index} {state.rank} {state.size} {words}\n")
             if given.hungry and state.step == 20 and os.environ["SHOAL_RANK_HINT"] == "1":
                 eaten = bytearray(os.urandom(1024)) * (given.hungry * 1024)
             if not (given.log / "fast").exists():

@@ -13,14 +13,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from shoal.cli.flags import Flag, Given, as_choice, as_int, as_seconds, read, with_defaults
-from shoal.core.errors import BadInput
+from shoal.core.errors import BadInput, PlatformUnavailable
 
 if TYPE_CHECKING:
     from shoal.operator.metrics import OperatorMetrics
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shoal.operator")
 
+T = TypeVar("T")
 PREFIX = "SHOAL_OPERATOR_"
+_PATIENCE_SECONDS = 2
 CLUSTER, JOBS, LEADER, PROCESS = "The cluster", "What jobs get", "Who leads", "The process"
 
 # fmt: off
@@ -189,8 +191,8 @@ async def serve(config: OperatorConfig, access: "Access") -> None:
     settings = ClientSettings(user_agent="shoal-operator", concurrency=max(32, config.parallel_writes + 8))
     async with Client(access, settings=settings, observe=metrics.called) as client:
         if config.checks:
-            await check_installation(client, namespace=config.namespace)
-        install_key = await obtain_install_key(client, config.home, config.install_key)
+            await _patiently(lambda: check_installation(client, namespace=config.namespace))
+        install_key = await _patiently(lambda: obtain_install_key(client, config.home, config.install_key))
         elector = Elector(
             client, name=config.lease, namespace=config.home, identity=config.identity, settings=config.election()
         )
@@ -282,6 +284,16 @@ async def obtain_install_key(client: "Client", namespace: str, name: str) -> byt
     if len(key) < 32:
         raise BadInput(f"Secret {namespace}/{name} has no `key` of at least 32 bytes: delete it, and a new one is made")
     return key
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until the API server has an answer: it may be on its way up as well."""
+    while True:
+        try:
+            return await ask()
+        except PlatformUnavailable as exc:
+            log.warning("%s; again in %d s", exc, _PATIENCE_SECONDS)
+            await asyncio.sleep(_PATIENCE_SECONDS)
 
 
 async def _measure_lag(metrics: "OperatorMetrics") -> None:

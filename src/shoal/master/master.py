@@ -402,7 +402,7 @@ class Master:
         for lost in found.gone:
             self._node_exited(lost.id, ProcessExit(code=_KILLED))
         if not found.plan.is_empty:
-            self._plans.put_nowait((found.plan, 0))
+            self._decided((Scale(plan=found.plan),))
 
     def granted(self, count: int, *, victims: frozenset[NodeId], who: str) -> None:
         """The platform gives the job so many nodes; 0 suspends it. Said again, it changes nothing."""
@@ -430,15 +430,20 @@ class Master:
         before = self._job
         self._job, effects = handle(before, event, self._clock.now())
         self._metrics.observe(before, event, self._job)
-        if self._keeper is None:
-            self._do(effects)
-        elif effects or journal.is_worth_a_look(event):
-            self._undone += effects
-            self._is_awaited |= isinstance(event, DataAsked) and bool(event.round.departed)
-            self._unrecorded.set()
+        self._is_awaited |= isinstance(event, DataAsked) and bool(event.round.departed)
+        if effects or journal.is_worth_a_look(event):
+            self._decided(effects)
         if self._job.decisions is not before.decisions:
             self._announce(before)
         self._woken.set()
+
+    def _decided(self, effects: tuple[Effect, ...]) -> None:
+        """Do what was decided; with a store, when it is written down."""
+        if self._keeper is None:
+            self._do(effects)
+            return
+        self._undone += effects
+        self._unrecorded.set()
 
     async def _record(self) -> None:
         """Write what has changed, then do what was decided. Ends only by `Superseded`."""

@@ -7,6 +7,7 @@ why, and keeps count of the seats: a role has as many as it has members that are
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice
 
 from shoal.api.elasticjob import Role
 from shoal.api.resources import Resource
@@ -57,6 +58,11 @@ class Crew:
     def next_id(self, role: Role) -> int:
         return self._next_id.get(role, 0)
 
+    def free_ranks(self, role: Role, count: int) -> list[int]:
+        """The lowest so many that nobody has."""
+        taken = {member.rank for member in self._members.values() if member.role is role and member.has_seat}
+        return list(islice((rank for rank in range(len(taken) + count) if rank not in taken), count))
+
     def to_create(self) -> list[Member]:
         return [m for m in self.members if m.is_live and m.uid is None and m.name not in self.pods]
 
@@ -97,7 +103,7 @@ class Crew:
             name=pod_name(self.job, role, number),
             role=role,
             id=number,
-            rank=self._free_rank(role) if rank is None else rank,
+            rank=self.free_ranks(role, 1)[0] if rank is None else rank,
             resource=resource,
             avoid_hosts=avoid_hosts,
             replaces=replaces,
@@ -184,16 +190,12 @@ class Crew:
             name=pod.name,
             role=pod.role,
             id=pod.id,
-            rank=pod.rank if pod.rank not in taken else self._free_rank(pod.role),
+            rank=pod.rank if pod.rank not in taken else self.free_ranks(pod.role, 1)[0],
             state=MemberState.LEAVING if known else MemberState.LIVE,
             uid=pod.uid,
             ended_at=self.now if known else None,
             reason="it was given up before" if known else "it was found running",
         )
-
-    def _free_rank(self, role: Role) -> int:
-        taken = {member.rank for member in self._members.values() if member.role is role and member.has_seat}
-        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
 
 
 def how_it_ended(pod: PodSeen) -> str:

@@ -165,12 +165,12 @@ def fit(
                 why = "the job is suspended" if suspended else f"{granted} of {role} are granted"
                 for member in first_to_go(crew.live(role), grant.victims)[:excess]:
                     crew.leave(member, why)
-        for _ in range(-excess):
+        for rank in crew.free_ranks(role, max(0, -excess)):
             order = next((each for each in waiting if each.role is role and each.id >= crew.next_id(role)), None)
             if order is not None and _is_plausible(crew, order):
-                crew.add(role, number=order.id, resource=order.resource, reason=grant.reason)
+                crew.add(role, rank=rank, number=order.id, resource=order.resource, reason=grant.reason)
             else:
-                crew.add(role, reason=grant.reason)
+                crew.add(role, rank=rank, reason=grant.reason)
 
 
 def _give_up_ended(crew: Crew, role: Role, granted: int) -> None:

@@ -143,6 +143,7 @@ class _Decision:
         if not ensure and not over:
             status = replace(status, memory=replace(status.memory, prepared=form))
         creations = [master_pod(self.job, master.record.term, self.settings)] if master.create else []
+        more = len(crew.to_create()) > self.settings.most_at_once
         dues = [grant.drain_by, alone.next_look, master.next_look, self._deadline(status.memory), self._silence(looks)]
         return JobPlan(
             status=status,
@@ -152,7 +153,7 @@ class _Decision:
             create=(*creations, *self._members(asks)),
             delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in (*crew.to_delete(), *master.delete)),
             notices=self._notices(status),
-            recheck_at=min((due for due in dues if due is not None and due > now), default=None),
+            recheck_at=now if more else min((due for due in dues if due is not None and due > now), default=None),
         )
 
     def _end(self, ending: Ending) -> JobPlan:
@@ -204,7 +205,7 @@ class _Decision:
 
     def _members(self, asks: Asks) -> list[Manifest]:
         made = []
-        for member in self.crew.to_create():
+        for member in self.crew.to_create()[: self.settings.most_at_once]:
             needs = needs_of(self.spec, member.role)
             if needs is not None:
                 resource = member.resource.over(asks.roles[member.role].resource)

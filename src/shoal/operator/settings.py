@@ -59,4 +59,6 @@ class OperatorSettings:
     """Where the operator runs: its Pods may reach a job's master."""
     parallel_writes: int = 32
     """Calls that create or delete Pods at once, of all jobs together. The API server gains nothing beyond that."""
+    most_at_once: int = 500
+    """Pods of one job that are made in one look; the others follow in the next. A look must not hold up the others."""
     times: JobTimes = JobTimes()

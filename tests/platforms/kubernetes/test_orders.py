@@ -94,10 +94,18 @@ def test_the_same_plan_again_changes_nothing() -> None:
     assert again.create["j-worker-5"].replaces == "j-worker-1"
 
 
-def test_who_replaces_whom_is_found_by_the_seat_when_nobody_remembers() -> None:
+@pytest.mark.parametrize("phase", ["Failed", "Deleted"])
+def test_who_replaces_whom_is_found_by_the_seat_when_nobody_remembers(phase: str) -> None:
     plan = ScalePlan(launch_nodes=(a_node(5, 1),), reason="a new master found it missing")
-    orders = ordered(Orders(), plan, job="j", reports=[a_report(0), a_report(1, "Failed")])
+    orders = ordered(Orders(), plan, job="j", reports=[a_report(0), a_report(1, phase)])
     assert orders.create["j-worker-5"].replaces == "j-worker-1"
+
+
+def test_who_replaces_whom_is_added_when_it_is_said_later() -> None:
+    once = ordered(Orders(), ScalePlan(launch_nodes=(a_node(5, 1),), reason="missing"), job="j", reports=[a_report(1)])
+    assert once.create["j-worker-5"].replaces is None
+    again = ordered(once, replacing(a_node(1, 1), a_node(5, 1)), job="j", reports=[a_report(1)])
+    assert again.create["j-worker-5"].replaces == "j-worker-1"
 
 
 def test_orders_end_when_they_are_carried_out_and_not_before() -> None:

@@ -104,7 +104,8 @@ def ordered(orders: Orders, plan: ScalePlan, *, job: str, reports: Iterable[PodR
     create = dict(orders.create)
     for node in plan.launch_nodes:
         name = pod_name(job, node.id)
-        if name not in create and name not in known:
+        old = create[name].replaces if name in create else None
+        if name not in known and old is None:
             create[name] = _entry(name, node, removed.get(node.seat) or _vacant(node, known.values()), known)
     gone = {pod_name(job, node.id) for node in plan.remove_nodes}
     create = {name: entry for name, entry in create.items() if name not in gone}
@@ -145,9 +146,10 @@ def _is_gone(
 
 
 def _vacant(node: Node, reports: Iterable[PodReport]) -> str | None:
-    """The Pod whose seat a node takes, when nobody remembers which it was."""
-    filled = [r for r in reports if r.role == node.role and r.rank == node.seat and r.phase == "Failed"]
-    return max(filled, key=lambda report: report.id).name if filled else None
+    """The Pod whose seat a node takes, when nobody remembers which it was: the last one there, if it has ended."""
+    there = [report for report in reports if report.role == node.role and report.rank == node.seat]
+    last = max(there, key=lambda report: report.id, default=None)
+    return last.name if last is not None and last.phase in ENDED else None
 
 
 def _entry(name: str, node: Node, replaces: str | None, known: Mapping[str, PodReport]) -> PodMeta:

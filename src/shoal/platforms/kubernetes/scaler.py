@@ -24,7 +24,7 @@ from shoal.api.meta import ObjectMeta
 from shoal.api.scaleplan import PodReport, ReplicaResourceSpecs, ScalePlanSpec, ScalePlanStatus
 from shoal.core.exits import ProcessExit
 from shoal.core.job.values import Announced
-from shoal.core.nodes import Node, NodeId
+from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
 from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import Client
@@ -61,6 +61,9 @@ class ScalerSettings:
     """Between tries of what the API server did not do."""
     at_once: int = 16
     """Pods that are created at the same time."""
+    goodbye_seconds: float = 10.0
+    """What a node that has done its work gets to end by itself: a Pod that ends keeps its logs, a deleted one does
+    not."""
     informer: InformerSettings = field(default_factory=InformerSettings)
 
 
@@ -96,6 +99,8 @@ class _Watching:
         self._orders = Orders()
         self._reports: tuple[PodReport, ...] = ()
         self._seen: frozenset[str] = frozenset()
+        self._parting: dict[str, float] = {}
+        """Pods that are about to end by themselves, and when they are deleted if they have not."""
         self._jobs = self._informer(ELASTIC_JOBS, fields=f"metadata.name={job}")
 
     def serve(self, desk: Desk) -> None:
@@ -109,9 +114,21 @@ class _Watching:
 
     async def scale(self, plan: ScalePlan) -> None:
         before = self._orders
+        going = tuple(node for node in plan.remove_nodes if not self._may_part(node))
+        plan = replace(plan, remove_nodes=going)
         self._orders = ordered(before, plan, job=self._job, reports=self._reports)
         if not self._orders.are_as(before):
             self._woken.set()
+
+    def _may_part(self, node: Node) -> bool:
+        """Whether it ends by itself, and still has the time to."""
+        if node.status is not NodeStatus.SUCCEEDED:
+            return False
+        loop, name = asyncio.get_running_loop(), pod_name(self._job, node.id)
+        if name not in self._parting:
+            self._parting[name] = loop.time() + self.settings.goodbye_seconds
+            loop.call_at(self._parting[name], self._woken.set)
+        return loop.time() < self._parting[name]
 
     async def close(self) -> None:
         """The nodes are the operator's: it ends them when it hears that the job is over."""
