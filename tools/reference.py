@@ -20,6 +20,8 @@ from shoal.api.jobresource import JobResourceSpec, JobResourceStatus
 from shoal.api.reference import FIELDS_HEAD, RULES_HEAD, field_rows, rule_rows
 from shoal.api.rules import elastic_job_rules, job_resource_rules, scale_plan_rules
 from shoal.api.scaleplan import PodMeta, ScalePlanSpec, ScalePlanStatus
+from shoal.cli.flags import Flag
+from shoal.cli.operator import FLAGS as OPERATOR_FLAGS
 from shoal.cli.run_flags import FLAGS
 from shoal.core.exits import (
     EXIT_DO_NOT_RESTART,
@@ -45,6 +47,7 @@ from shoal.core.recovery import (
 )
 from shoal.core.view import ResizeView
 from shoal.master.metrics import MasterMetrics
+from shoal.operator.metrics import OperatorMetrics
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,8 +69,20 @@ def metrics() -> str:
     told = ResizeTold(node=NODE, generation=1, drain=0, rendezvous=0, restore=0, first_step=0, lost_steps=0)
     served.observe(job, failure, replace(job, resizes=(resized,)))
     served.observe(job, told, job)
+    return _metric_table(served.text(job))
+
+
+def operator_metrics() -> str:
+    """Every metric that an operator serves."""
+    served = OperatorMetrics()
+    served.looked("ok", 0.0)
+    served.called("get", "pods", 200, 0.0)
+    return _metric_table(served.text([], staleness={"pods": 0.0}, waiting=0, leads=True))
+
+
+def _metric_table(text: bytes) -> str:
     rows = []
-    for family in text_string_to_metric_families(served.text(job).decode()):
+    for family in text_string_to_metric_families(text.decode()):
         if family.name.endswith("_created"):
             continue  # when a counter began: the library's own
         labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
@@ -112,9 +127,9 @@ def _consequence(cause: ExitCause) -> tuple[str, str]:
             return "the job fails", ""
 
 
-def flags() -> str:
+def flags(of: Sequence[Flag] = FLAGS) -> str:
     rows = []
-    for flag in FLAGS:
+    for flag in of:
         short = f"`-{flag.short}`, " if flag.short else ""
         value = f" {flag.metavar}" if flag.metavar else ""
         rows.append([f"{short}`{flag.spelling}{value}`", flag.help, f"`{flag.default}`" if flag.default else ""])
@@ -147,7 +162,13 @@ def resources() -> Mapping[str, str]:
     }
 
 
-TABLES = {"metrics": metrics, "exit-codes": exit_codes, "flags": flags}
+TABLES = {
+    "metrics": metrics,
+    "operator-metrics": operator_metrics,
+    "exit-codes": exit_codes,
+    "flags": flags,
+    "operator-flags": lambda: flags(OPERATOR_FLAGS),
+}
 PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
