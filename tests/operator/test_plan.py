@@ -201,6 +201,16 @@ def test_more_than_the_most_is_trimmed_and_said_on_the_plan() -> None:
     assert "at most 3" in trim.reason
 
 
+@pytest.mark.parametrize(("asked", "got"), [(5, 4), (4, 4), (1, 2), (9, 8)])
+def test_workers_come_in_whole_units(asked: int, got: int) -> None:
+    world = World(a_job(worker=a_role(max=16), nodeUnit=2))
+    world.put(a_plan("a", worker=asked))
+    world.settle()
+    assert len(world.live(W)) == got
+    if asked != got:
+        assert "units of 2" in world.plans["ScalePlan/a"].status.trims[0].reason
+
+
 def test_a_role_without_template_is_trimmed_and_the_rest_is_done() -> None:
     world = World(a_job())
     world.put(a_plan("a", worker=2, ps=2))

@@ -157,13 +157,21 @@ def _held(spec: JobSpec, role: Role, wanted: Wanted, trims: dict[str, list[Trim]
     if wanted.count is None or needs is None or (wanted.count == 0 and role is not Role.WORKER):
         return wanted
     held = min(max(wanted.count, needs.min), max(needs.min, needs.max))
+    why = f"job {spec.name} has at {'most' if held < wanted.count else 'least'} {held} of {role}"
+    if role is Role.WORKER and held % spec.node_unit:
+        held, why = _whole(held, needs, spec.node_unit), f"workers come in units of {spec.node_unit}"
     if held == wanted.count:
         return wanted
-    why = f"job {spec.name} has at {'most' if held < wanted.count else 'least'} {held} of {role}"
     trims.setdefault(wanted.source, []).append(
         Trim(what=f"{role}.replicas", asked=str(wanted.count), got=str(held), reason=why)
     )
     return replace(wanted, count=held, reason=f"{wanted.reason}; {why}")
+
+
+def _whole(count: int, needs: RoleNeeds, unit: int) -> int:
+    """The next lower multiple of the unit; the next higher one where the lower would be too few."""
+    lower = count - count % unit
+    return lower if lower >= max(needs.min, 1) else lower + unit
 
 
 def _no_template(spec: JobSpec, role: Role, plan: PlanSeen) -> Trim:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from shoal.core.errors import PlatformUnavailable, ShoalError
+from shoal.core.errors import Denied, PlatformUnavailable, ShoalError
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.ports import Cluster
 from shoal.operator.reconcile import Reconciler
@@ -17,6 +17,8 @@ from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
 
 log = logging.getLogger("shoal.operator")
+
+_AFTER_REFUSAL = 30.0
 
 
 class Operator:
@@ -38,6 +40,10 @@ class Operator:
         try:
             again = await self._reconciler.reconcile(key)
             result = "ok"
+        except Denied as exc:  # not even what is wrong could be written down
+            result = "refused"
+            log.warning("%s: %s; again in %d s", key, exc, _AFTER_REFUSAL)
+            return _AFTER_REFUSAL
         except PlatformUnavailable:
             result = "unavailable"
             raise
