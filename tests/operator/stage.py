@@ -45,14 +45,15 @@ class Crashing:
         return self._counted(found) if name in WRITES else found
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        async def counted(*args: Any, **kwargs: Any) -> None:
+        async def counted(*args: Any, **kwargs: Any) -> Any:
             if self.crashed.is_set():
                 await asyncio.Event().wait()
-            await call(*args, **kwargs)
+            answer = await call(*args, **kwargs)
             self.writes += 1
             if self._left is not None and self.writes > self._left:
                 self.crashed.set()
                 await asyncio.Event().wait()
+            return answer
 
         return counted
 

@@ -376,6 +376,15 @@ def test_a_deleted_pod_is_a_lost_member() -> None:
     assert told == {"mnist-worker-0": "Deleted", "mnist-worker-1": "Running"}
 
 
+def test_a_pod_that_came_and_went_unseen_is_a_lost_member_and_not_made_again() -> None:
+    world = World(a_job(worker=a_role(replicas=1)))
+    world.step()
+    world.pods.clear()
+    world.step()
+    assert world.has_state("mnist-worker-0") is MemberState.FAILED
+    assert world.job.memory.master.term == 2
+
+
 def test_after_silence_the_operator_replaces_by_itself() -> None:
     world = a_world(2)
     world.passes(100)

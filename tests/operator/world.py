@@ -33,6 +33,10 @@ class World:
         self.now: datetime = NOW
         self.born: list[str] = []
         """Every Pod ever made, in order."""
+        self.made: dict[str, str] = {}
+        """What the process remembers of them."""
+        self.forgotten: set[str] = set()
+        """What a crash made it forget before it was recorded: the one case in which a name may be made again."""
         self.notices: list[str] = []
         self.last: JobPlan | None = None
         self.log: list[str] = []
@@ -45,13 +49,19 @@ class World:
             pods=tuple(self.pods.values()),
             has_auto_plan=self.prepared is not None,
             prepared=self.prepared,
+            made=self.made,
         )
 
     def step(self, *, actions: int | None = None) -> JobPlan:
         """One look: decide, record, act. `actions`: the process dies after so many of them."""
         plan = plan_job(self.snapshot(), self.settings, now=self.now)
-        for act in self._acts(plan)[:actions]:
+        acts = self._acts(plan)
+        for act in acts[:actions]:
             act()
+        if actions is not None and actions < len(acts):
+            recorded = {member.name for member in self.job.memory.members if member.uid is not None}
+            self.forgotten |= set(self.made) - recorded
+            self.made.clear()
         self.last = plan
         return plan
 
@@ -100,8 +110,9 @@ class World:
     def _make(self, manifest: dict[str, Any]) -> None:
         meta = manifest["metadata"]
         name = meta["name"]
-        assert name not in self.born, f"{name} is made a second time"
+        assert name not in self.born or name in self.forgotten, f"{name} is made a second time"
         self.born.append(name)
+        self.made[name] = f"{name}-uid"
         self.log.append(f"create {name}")
         role = meta["labels"][ROLE]
         self.pods[name] = PodSeen(

@@ -4,7 +4,7 @@
 why, and keeps count of the seats: a role has as many as it has members that are not leaving.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -23,11 +23,23 @@ def pod_name(job: str, role: Role, number: int) -> str:
 
 
 class Crew:
-    def __init__(self, job: str, memory: Memory, pods: Iterable[PodSeen], *, now: datetime) -> None:
+    def __init__(
+        self,
+        job: str,
+        memory: Memory,
+        pods: Iterable[PodSeen],
+        *,
+        made: Mapping[str, str] | None = None,
+        now: datetime,
+    ) -> None:
         self.job = job
         self.now = now
         self.pods = {pod.name: pod for pod in pods if pod.role is not None}
-        self._members = {member.name: member for member in memory.members}
+        made = made or {}
+        self._members = {
+            member.name: replace(member, uid=made[member.name]) if not member.uid and member.name in made else member
+            for member in memory.members
+        }
         self._next_id = dict(memory.next_id)
         self.said: list[tuple[str, str]] = []
         """Events: a reason in one word, and a sentence."""

@@ -16,7 +16,7 @@ from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
 from shoal.operator.crew import Crew
 from shoal.operator.ending import Ending, decide_end, plan_cleanup
 from shoal.operator.grants import decide_grant
-from shoal.operator.masters import look_at_master, plan_master
+from shoal.operator.masters import look_at_master, master_name, plan_master
 from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
 from shoal.operator.memory import MemberState, Memory
 from shoal.operator.moves import advance
@@ -84,13 +84,16 @@ class _Decision:
     def __init__(self, snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings, now: datetime) -> None:
         self.snapshot, self.job, self.spec, self.settings, self.now = snapshot, snapshot.job, spec, settings, now
         self.before = snapshot.job.memory
-        self.crew = Crew(snapshot.job.name, self.before, snapshot.pods, now=now)
+        self.crew = Crew(snapshot.job.name, self.before, snapshot.pods, made=snapshot.made, now=now)
 
     def plan(self) -> JobPlan:
         crew, before, now, times = self.crew, self.before, self.now, self.settings.times
         plans = [plan for plan in self.snapshot.plans if plan.refused is None and plan.invalid is None]
         auto = next((plan for plan in plans if plan.auto), None)
-        record, looks = look_at_master(before.master, self.snapshot.pods, self.job.training, now=now)
+        known = before.master
+        if known.uid is None:
+            known = replace(known, uid=self.snapshot.made.get(master_name(self.job.name, known.term)))
+        record, looks = look_at_master(known, self.snapshot.pods, self.job.training, now=now)
         crew.observe()
         asks = decide_asks(self.spec, before, self.snapshot.plans, now=now)
         refusals = obey(crew, auto, before.grant.counts, suspended=self.spec.suspend)

@@ -50,8 +50,8 @@ class Cluster(Protocol):
         """See that an object exists and is like this. One of the same name with another owner: `NameTaken`."""
         ...
 
-    async def create_pod(self, manifest: Json) -> None:
-        """Create a Pod. That it exists already is fine, if it is the same owner's."""
+    async def create_pod(self, manifest: Json) -> str:
+        """Create a Pod, and return its uid. That it exists already is fine, if it is the same owner's."""
         ...
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:

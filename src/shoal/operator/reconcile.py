@@ -58,6 +58,8 @@ class Reconciler:
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
         self._held: dict[str, Held] = {}
+        self._made: dict[str, dict[str, str]] = {}
+        """Of each job, names and uids of Pods that were made and not yet seen to be recorded."""
         self._said: dict[str, tuple[str, PlanStatus]] = {}
         """Of each plan, in which version it was found to say what it should."""
         self._plans_of: dict[str, list[str]] = {}
@@ -107,7 +109,9 @@ class Reconciler:
         expected = {member.name: member.uid for member in memory.members if member.uid is not None}
         if memory.master.uid is not None:
             expected[master_name(job.name, memory.master.term)] = memory.master.uid
-        pods = await self._cluster.pods(job.key.namespace, job.uid, expected)
+        made = {name: uid for name, uid in self._made.get(job.uid, {}).items() if name not in expected}
+        self._made[job.uid] = made
+        pods = await self._cluster.pods(job.key.namespace, job.uid, {**made, **expected})
         snapshot = Snapshot(
             job=job,
             plans=tuple(plan for _, plan in seen.values()),
@@ -115,6 +119,7 @@ class Reconciler:
             has_auto_plan=any(plan.auto for _, plan in seen.values()),
             troubles=troubles,
             prepared=self._prepared.get(job.uid),
+            made=made,
         )
         return plan_job(snapshot, self._settings, now=self._clock()), seen
 
@@ -153,10 +158,13 @@ class Reconciler:
             return troubles
         if plan.ensure and plan.form is not None:
             self._prepared[job.uid] = plan.form
-        troubles = await self._all(partial(self._cluster.create_pod, manifest) for manifest in plan.create)
+        troubles = await self._all(partial(self._create, job, manifest) for manifest in plan.create)
         if plan.delete_job:
             await self._cluster.delete_job(namespace, job.name, job.uid)
         return troubles
+
+    async def _create(self, job: JobSeen, manifest: Json) -> None:
+        self._made.setdefault(job.uid, {})[manifest["metadata"]["name"]] = await self._cluster.create_pod(manifest)
 
     async def _all(self, calls: Iterable[Callable[[], Awaitable[None]]]) -> tuple[Trouble, ...]:
         """Make the calls, several at once. What follows a refusal is not tried: it would be refused as well."""
@@ -201,6 +209,7 @@ class Reconciler:
         if uid is not None:
             self._prepared.pop(uid, None)
             self._held.pop(uid, None)
+            self._made.pop(uid, None)
             for plan in self._plans_of.pop(uid, ()):
                 self._said.pop(plan, None)
             self._reader.forget(uid)

@@ -237,3 +237,5 @@ class Snapshot:
     troubles: tuple[Trouble, ...] = ()
     prepared: str | None = None
     """The form of the fixed objects that this process has made and not yet recorded."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """Names and uids of Pods that this process has made: one of them that is not there has come and gone."""

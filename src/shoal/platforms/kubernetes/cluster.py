@@ -212,11 +212,10 @@ class KubernetesCluster:
         except (Forbidden, Invalid) as exc:
             _refused(exc)
 
-    async def create_pod(self, manifest: Json) -> None:
+    async def create_pod(self, manifest: Json) -> str:
         meta = metadata_of(manifest)
         try:
-            await self._client.create(PODS, manifest)
-            return
+            return (await self._client.create(PODS, manifest)).metadata.uid
         except AlreadyExists:
             pass
         except (Forbidden, Invalid, NotFound) as exc:
@@ -227,6 +226,7 @@ class KubernetesCluster:
             raise Outdated(str(exc)) from exc
         self._ours(PODS, manifest, there)
         await self._pods.refresh(meta.namespace, meta.name)  # our cache did not have it
+        return there.metadata.uid
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
         try:
