@@ -380,6 +380,7 @@ def test_a_pod_that_came_and_went_unseen_is_a_lost_member_and_not_made_again() -
     world = World(a_job(worker=a_role(replicas=1)))
     world.step()
     world.pods.clear()
+    world.passes(2)
     world.step()
     assert world.has_state("mnist-worker-0") is MemberState.FAILED
     assert world.job.memory.master.term == 2
