@@ -20,6 +20,7 @@ a bug anywhere between looks like it: an informer's periodic list must find it.
 import asyncio
 import json
 import random
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from shoal.platforms.kubernetes.access import Access
+from shoal.platforms.kubernetes.access import Access, Certificate
 
 HOP_BY_HOP = {"host", "connection", "content-length", "transfer-encoding", "authorization", "keep-alive"}
 BACKGROUND = ("/leases/", "/leases", "/events", "/events/")
@@ -93,6 +94,7 @@ ROUGH = Odds(
 class Chaos:
     def __init__(self, access: Access, *, seed: int, odds: Odds = CALM) -> None:
         self._upstream = access
+        self._contexts: dict[Certificate | None, ssl.SSLContext] = {}
         self._rng = random.Random(seed)
         self.odds = odds
         self.is_dark = False
@@ -214,9 +216,15 @@ class Chaos:
             URL(self._upstream.server.rstrip("/") + request.raw_path, encoded=True),
             headers={**_kept(request.headers), **identity.headers},
             data=body or None,
-            ssl=self._upstream.tls(identity.certificate) if is_tls else True,
+            ssl=self._tls(identity.certificate) if is_tls else True,
             server_hostname=self._upstream.server_name,
         )
+
+    def _tls(self, certificate: Certificate | None) -> ssl.SSLContext:
+        """Made once per certificate: a context of its own for each request would mean a connection for each as well."""
+        if certificate not in self._contexts:
+            self._contexts[certificate] = self._upstream.tls(certificate)
+        return self._contexts[certificate]
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         try:
