@@ -13,7 +13,8 @@ from tests.operator.test_plan import a_world, rescale
 
 from shoal.api.elasticjob import ElasticJobStatus, Role
 from shoal.operator.plan import MANAGED_BY, plan_job
-from shoal.operator.reading import Reader, job_status, read_plan
+from shoal.operator.reading import Reader, read_plan
+from shoal.operator.recall import job_status
 from shoal.operator.snapshot import Key, PlanKind, Snapshot
 from shoal.operator.verdicts import judge_orphan
 from shoal.operator.writing import differs, write_job, write_plan

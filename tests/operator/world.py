@@ -17,7 +17,7 @@ from shoal.api.labels import ROLE, TERM
 from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.memory import MemberState
 from shoal.operator.plan import JobPlan, plan_job
-from shoal.operator.reading import job_status
+from shoal.operator.recall import job_status
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot
 from shoal.operator.writing import write_job
