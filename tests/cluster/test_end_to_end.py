@@ -1,15 +1,22 @@
 """Everything together on the real node: real API server, operator, master Pod, agents in Pods, PyTorch on gloo."""
 
+import contextlib
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hack.image.images import NO_PYTHON, SHOAL, no_python_image, shoal_image
 from hack.kube.harness import Cluster
 from tests.cluster.operators import install, operator, running
-from tests.cluster.training import Training
+from tests.cluster.training import PATIENCE, Training
 
 pytestmark = pytest.mark.torch
+
+SHARDS = Path(__file__).parents[1] / "data" / "train_shards.py"
+SAMPLES = 3000
 
 
 @pytest.fixture(scope="module")
@@ -63,15 +70,16 @@ def test_a_job_that_says_nothing_of_sizes_trains_through_everything(training: Tr
 
     training.fast()
     assert training.ended("x")["status"] == "True"
-    training.wait(training.pods, lambda pods: not running(pods), "no Pod runs any more")
+    training.cluster.api.wait(
+        training.pods, lambda pods: not running(pods), what="no Pod runs any more", timeout=PATIENCE
+    )
     training.audit(60000)
 
 
 def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(training: Training) -> None:
     limits = {"limits": {"memory": "700Mi"}}
     training.apply("x", training.template("--size", "24000", "--hungry", "400", resources=limits))
-    training.trains_with("x", 2)
-    pod = training.wait(
+    pod = training.cluster.api.wait(
         training.pods,
         lambda pods: next(
             (
@@ -81,7 +89,8 @@ def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(traini
             ),
             None,
         ),
-        "a Pod with more memory",
+        what="a Pod with more memory",
+        timeout=PATIENCE,
     )
     assert pod["metadata"]["labels"]["elastic.iml.github.io/rank-hint"] == "1"
     first = training.cluster.api.get(f"{training.pods}/x-worker-1")
@@ -90,6 +99,37 @@ def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(traini
     training.fast()
     assert training.ended("x")["status"] == "True"
     training.audit(24000)
+
+
+def test_masters_that_are_killed_cost_no_sample_and_none_is_trained_twice(training: Training) -> None:
+    """Workers on their own, with leased shards; the state is written every 10 s, and masters die in between."""
+    template = training.template()
+    words = f"--log /log/$HOSTNAME --size {SAMPLES} --shard 10 --epochs 2 --seconds 0.01"
+    script = f"mkdir -p /log/$HOSTNAME && exec {sys.executable} {SHARDS} {words}"
+    template["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", script]
+    training.apply("x", template, replicas=2)
+    for term in (1, 2, 3):
+        # In the middle of work that no record tells of yet.
+        seen = training.counts("x", term=term)
+        training.counts("x", term=term, beyond=seen + 200)
+        if term < 3:
+            kill_master(training.namespace, term)
+    assert training.ended("x")["status"] == "True"
+    counts: Counter[str] = Counter()
+    for path in training.folder.glob("*/*.log"):
+        counts.update(path.read_text().splitlines())
+    assert counts == Counter(f"train {epoch} {record}" for epoch in range(2) for record in range(SAMPLES))
+
+
+def kill_master(namespace: str, term: int) -> None:
+    """SIGKILL, as the kernel does: no last word, no last write."""
+    wanted = {"SHOAL_NAMESPACE": namespace, "SHOAL_TERM": str(term)}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if wanted.items() <= process.environ().items():
+                process.kill()
+                return
+    raise AssertionError(f"no master of term {term} runs in {namespace}")
 
 
 def test_an_image_without_python_runs_under_the_agent(training: Training) -> None:

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--size", type=int, default=6000)
     parser.add_argument("--pace", type=float, default=0.1)
-    parser.add_argument("--hungry", type=int, help="MiB that the member in seat 1 takes after some steps")
+    parser.add_argument("--hungry", type=int, help="MiB that the member in seat 1 takes when it trains")
     given = parser.parse_args()
     torch.manual_seed(1)
     model = torch.nn.Linear(1, 1)
@@ -50,7 +50,7 @@ def main() -> None:
                 model(records.float().unsqueeze(1)).mean().backward()
                 words = " ".join(str(record) for record in records.tolist())
                 lines.append(f"{micro.step} {micro.index} {state.rank} {state.size} {words}\n")
-            if given.hungry and state.step == 20 and os.environ["SHOAL_RANK_HINT"] == "1":
+            if given.hungry and not eaten and state.size > 1 and os.environ["SHOAL_RANK_HINT"] == "1":
                 eaten = bytearray(os.urandom(1024)) * (given.hungry * 1024)
             if not (given.log / "fast").exists():
                 time.sleep(given.pace)

@@ -97,6 +97,14 @@ class Training(Jobs):
         """Until it has gone beyond a step."""
         return self.until(name, lambda report, _: (report.get("step") or 0) > step + 5, f"a step beyond {step}")
 
+    def counts(self, name: str, *, term: int, beyond: int = 0) -> int:
+        """Until the master of this term has counted more samples than that; how many."""
+
+        def so(report: Object, _: Object) -> bool:
+            return report.get("term") == term and (report.get("samples") or 0) > beyond
+
+        return int(self.until(name, so, f"master {term} counts more than {beyond} samples")["samples"])
+
     def ended(self, name: str) -> Object:
         """Until the job is over; returns its condition Succeeded."""
         job: Object = self.cluster.api.wait(

@@ -26,7 +26,7 @@ def bring(source: Path, target: Path) -> None:
             f"{source} is no bundle: it needs the interpreter of this machine, so it cannot be brought along"
         )
     try:
-        target.mkdir(exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         for part in source.iterdir():  # the directory itself may be somebody else's: it stays as it is
             if part.is_dir():
                 shutil.copytree(part, target / part.name, symlinks=True, dirs_exist_ok=True)
