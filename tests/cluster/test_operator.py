@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hack.kube.harness import ApiError, Cluster
-from tests.cluster.operators import TEMPLATE, Jobs, Watcher, condition, install, operator
+from tests.cluster.operators import TEMPLATE, Jobs, Process, Watcher, condition, install, operator
 
 SEEDS = Path(__file__).parents[1] / "api" / "examples"
 MakeNamespace = Callable[[Cluster], str]
@@ -287,8 +287,6 @@ def test_it_serves_metrics_and_says_whether_it_is_ready(
 def test_it_says_what_is_missing_before_it_starts(
     control_plane: Cluster, make_namespace: MakeNamespace, tmp_path: Path
 ) -> None:
-    from tests.cluster.operators import Process
-
     namespace = make_namespace(control_plane)
     served = json.dumps(control_plane.api.get("/apis"))
     process = Process(control_plane.kubeconfig, namespace, tmp_path / "log")
@@ -305,3 +303,20 @@ def test_it_says_what_is_missing_before_it_starts(
         f"lacks permissions: get elasticjobs of elastic.iml.github.io in namespace {namespace}"
         in process.log.read_text()
     )
+
+
+def test_it_does_not_start_beside_dlrovers_operator(
+    control_plane: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    install(control_plane)
+    namespace = make_namespace(control_plane)
+    other = {
+        "metadata": {"name": "dlrover-controller-manager-0", "labels": {"control-plane": "controller-manager"}},
+        "spec": {
+            "containers": [{"name": "manager", "image": "registry/intelligent-machine-learning/dlrover:operator"}]
+        },
+    }
+    control_plane.api.create(f"/api/v1/namespaces/{namespace}/pods", other)
+    process = Process(control_plane.kubeconfig, namespace, tmp_path / "log")
+    assert process.wait() == 2
+    assert f"DLRover's operator runs here ({namespace}/dlrover-controller-manager-0)" in process.log.read_text()
