@@ -1,0 +1,151 @@
+"""A real Kubernetes for benchmarks (`hack/kube`), Shoal's definitions in it, and operators beside it."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from _common import Options, end_tree, report
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from hack.kube.harness import Cluster, Unavailable  # noqa: E402
+from hack.kube.harness.parts import BUILD  # noqa: E402
+
+CRDS = ROOT / "deploy" / "chart" / "templates" / "crds"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))}
+PARTS = ("kubernetes", "kwok")
+PATIENCE = 60.0
+TEMPLATE = {
+    "spec": {
+        "containers": [{"name": "main", "image": "localhost/anything:1", "command": ["python", "train.py"]}],
+        "tolerations": [{"operator": "Exists"}],
+    }
+}
+
+
+@contextlib.contextmanager
+def simulated(name: str, options: Options) -> Iterator[Cluster]:
+    """A cluster that simulated hosts can be added to, with our definitions. Ends the benchmark where there is none.
+
+    Building Kubernetes takes minutes: at a small scale that is not done here, but taken as it is found.
+    """
+    if options.quick and not _is_built():
+        _skip(name, "no Kubernetes has been built here (make kube; wants Go)", options)
+    folder = Path(tempfile.mkdtemp(prefix="shoal-bench-"))
+    try:
+        cluster = Cluster(folder, simulated_hosts=True)
+    except Unavailable as error:
+        shutil.rmtree(folder)
+        _skip(name, str(error), options)
+    try:
+        with cluster:
+            for path in sorted(CRDS.glob("*.yaml")):
+                cluster.kubectl("apply", "--server-side", "-f", str(path))
+            cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_built() -> bool:
+    if shutil.which("go") is None:  # the folder's name has Go's version in it
+        return False
+    where = subprocess.run([BUILD, "--where"], check=True, capture_output=True, text=True).stdout.strip()
+    return all((Path(where) / part).exists() for part in PARTS)
+
+
+def _skip(name: str, why: str, options: Options) -> None:
+    report(name, f"not measured: {why}", [], options)
+    sys.exit(0)
+
+
+def elastic_job(name: str, namespace: str, *, most: int, replicas: int | None = None) -> dict[str, Any]:
+    worker: dict[str, Any] = {"template": TEMPLATE, "max": most}
+    if replicas is not None:
+        worker["replicas"] = replicas
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"optimizeMode": "manual", "worker": worker},
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What an operator has spent since its start."""
+
+    calls: float
+    """Of the API server; renewals of its lease aside."""
+    cpu: float
+    """Seconds."""
+    at: float
+
+
+class Operator:
+    """One `shoal operator` on this machine."""
+
+    _serves = re.compile(r"serves (http://\S+)/metrics")
+    _calls = re.compile(r"^shoal_api_requests_total\{(.*)\} (\S+)$", re.MULTILINE)
+
+    def __init__(self, cluster: Cluster, home: str, log: Path, *flags: str) -> None:
+        words = [sys.executable, "-m", "shoal", "operator", f"--kubeconfig={cluster.kubeconfig}", f"--home={home}"]
+        words += ["--listen=127.0.0.1:0", "--image=localhost/shoal:1", *flags]
+        self._log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                words, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            )
+        self.view = psutil.Process(self._process.pid)
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def tell_to_end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        end_tree(self._process.pid, grace_seconds=10.0)
+        self._process.wait()
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def metrics(self) -> str:
+        return str(urllib.request.urlopen(f"{self._address()}/metrics", timeout=PATIENCE).read().decode())
+
+    def leads(self) -> bool:
+        return 'shoal_leader{replica_role="leader"} 1.0' in self.metrics()
+
+    def is_busy(self) -> bool:
+        return "\nshoal_queue_length 0.0" not in self.metrics()
+
+    def cost(self) -> Cost:
+        calls = sum(float(n) for labels, n in self._calls.findall(self.metrics()) if 'resource="leases"' not in labels)
+        spent = self.view.cpu_times()
+        return Cost(calls=calls, cpu=spent.user + spent.system, at=time.monotonic())
+
+    def _address(self) -> str:
+        until = time.monotonic() + PATIENCE
+        while True:
+            text = self._log.read_text()
+            if found := self._serves.search(text):
+                return found[1]
+            if not self.is_alive() or time.monotonic() > until:
+                raise RuntimeError(f"the operator does not serve: {text[-2000:]}")
+            time.sleep(0.05)
