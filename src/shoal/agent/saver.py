@@ -288,7 +288,7 @@ class Saver:
         header = image.header
         folder = open_folder(self._directory)
         manifests.write(folder, [image.data], job=header.job, step=header.step, saved_at=header.saved_at)
-        manifests.prune(folder, keep=self._keep)
+        manifests.prune(folder, keep=self._keep, written=header.step)
 
     # Words and tasks -------------------------------------------------------------------------------------
 
