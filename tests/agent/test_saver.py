@@ -137,6 +137,14 @@ async def test_a_step_that_is_saved_again_is_there_once_as_it_was_saved_last(a_n
     assert len(manifests.load(folder, found).tensor(0)) == 200
 
 
+async def test_after_a_step_back_what_is_saved_goes_to_disk_too(a_node: MakeNode, tmp_path: Path) -> None:
+    node = await a_node(tmp_path / "kept", keep=2)
+    for step in (110, 120, 55, 60):
+        await node.save(step)
+        await node.written()
+    assert on_disk(tmp_path / "kept") == [120, 110, 60]
+
+
 async def test_without_a_directory_nothing_is_waited_for(a_node: MakeNode) -> None:
     node = await a_node(None)
     await node.save(1)

@@ -79,7 +79,7 @@ class Replicas:
     def _send_next(self) -> None:
         if self._peer is None or self._busy:
             return
-        held = self._saver.take_newest(after=self._sent)
+        held = self._saver.take_last(after=self._sent)
         if held is None:
             return
         self._busy = True

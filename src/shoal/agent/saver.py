@@ -131,9 +131,9 @@ class Saver:
         """Do it whenever a process has saved."""
         self._saved = act
 
-    def take_newest(self, *, after: int) -> book.Slot | None:
-        """This node's newest image, if its order is above `after`. It stays as it is until `give_back`."""
-        slot = next((s for s in self._slots.held() if s.own), None)
+    def take_last(self, *, after: int) -> book.Slot | None:
+        """This node's last image, if its order is above `after`. It stays as it is until `give_back`."""
+        slot = self._slots.last_own()
         if slot is None or slot.order <= after:
             return None
         self._slots = book.reading(self._slots, slot.number)
