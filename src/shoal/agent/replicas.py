@@ -87,15 +87,15 @@ class Replicas:
 
     async def _send(self, peer: tuple[str, str, int], number: int, order: int) -> None:
         name, host, port = peer
-        image, step = self._saver.image(number)
         try:
-            offer = Offer(node=self._node, step=step, nbytes=len(image))
-            await send(host, port, token=self._token, offer=offer, image=image)
+            image, step = self._saver.image(number)
+            with image:
+                offer = Offer(node=self._node, step=step, nbytes=len(image))
+                await send(host, port, token=self._token, offer=offer, image=image)
             self._tell(f"{name} keeps a copy of its checkpoints, so far of step {step}", about=f"ok {name}")
         except (ReplicaFailed, OSError) as exc:
             self._tell(f"no copy of its checkpoints on {name}: {exc}; training goes on", about=f"failed {name}")
         finally:
-            image.release()
             self._saver.give_back(number)
             self._sent = max(self._sent, order)
             self._busy = False

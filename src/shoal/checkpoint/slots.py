@@ -121,8 +121,8 @@ def not_made(book: Slots, make: Make, writer: str) -> tuple[Slots, Give | Skip |
     book = removed(book, make.instead_of)
     if any(s.readers or (s.writer is not None and s.writer != writer) for s in book.slots):
         return book, Skip()
-    newest, *others = book.standing() or [None]
-    spare = [s for s in (*reversed(others), newest) if s is not None and (s.on_disk or s is not newest)]
+    standing = book.standing()
+    spare = [s for s in reversed(standing) if s.on_disk or s is not standing[0]]
     fitting = next((s for s in spare if s.nbytes >= make.nbytes), None)
     if fitting is not None:
         return _given(book, fitting, writer), Give(fitting.number)
