@@ -18,6 +18,7 @@ from shoal.core.ports import StateStore
 from shoal.core.view import JobPhase, JobView
 from shoal.master import Begin, Master
 from shoal.stores import FileStore, MemoryState, MemoryStore
+from shoal.stores.etcd import EtcdStore
 from shoal.wire.client import Connection, connect
 from shoal.wire.messages import PROTOCOL, Ack, Commit, FromMaster, Hello, Pause, Prepare, Progress, Ready
 from shoal.wire.tokens import JobKeys, Purpose
