@@ -163,8 +163,11 @@ class Saver:
             answer = await self._slot(writer, nbytes)
         return answer.slot if isinstance(answer, SlotGiven) else None
 
-    def filled(self, number: int, writer: str, *, step: int, nbytes: int) -> None:
-        self._slots = book.complete(self._slots, number, writer, step=step, length=nbytes, own=False)
+    def filled(self, number: int, writer: str, *, step: int, nbytes: int) -> bool:
+        """The writer has filled it; whether that counts."""
+        before = self._slots
+        self._slots = book.complete(before, number, writer, step=step, length=nbytes, own=False)
+        return self._slots is not before
 
     def writer_gone(self, writer: str) -> None:
         self._slots = book.gone(self._slots, writer)
