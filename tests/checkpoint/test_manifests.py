@@ -177,6 +177,23 @@ def test_any_flipped_bit_or_lost_tail_is_noticed_and_the_one_before_it_is_left(
     assert good(folder)[-1] == 1
 
 
+def test_directories_that_are_made_survive_a_crash_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    really = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        really(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = LocalFolder(tmp_path / "jobs" / "kept")
+    write(folder, 1)
+    assert {str(tmp_path), str(tmp_path / "jobs"), folder.url} < set(synced)
+    synced.clear()
+    write(folder, 2)
+    assert str(tmp_path) not in synced, "they were there already"
+
+
 class FullFolder(LocalFolder):
     """There is room for the data, none for the manifest."""
 

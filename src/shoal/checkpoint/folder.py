@@ -97,7 +97,7 @@ class LocalFolder:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Writer]:
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         fd = os.open(self.path / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         try:
             yield _LocalWriter(fd)
@@ -114,7 +114,7 @@ class LocalFolder:
         except OSError:
             self.remove(waiting)
             raise
-        self._sync()
+        _sync(self.path)
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
@@ -137,13 +137,21 @@ class LocalFolder:
         except FileNotFoundError:
             return None
 
-    def _sync(self) -> None:
-        """The names in the directory are part of what must survive."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    def _make(self) -> None:
+        """The directory, and those above it that are missing, so that they survive a crash."""
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    """The names in a directory are part of what must survive."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class _LocalWriter:
