@@ -69,9 +69,10 @@ class Desk:
         """The one that was not answered yet."""
         self._number = 0
         self._compare = False
-        """The next round tells what everybody holds."""
+        """The next round tells who there is, and what everybody holds."""
         self._letters: list[tuple[Owner, DataAnswer]] = []
-        self._when_quiet: list[Callable[[], None]] = []
+        self._when_heard: list[tuple[int, Callable[[], None]]] = []
+        """What to do, and the first round whose answer it waits for."""
 
     # What happened ----------------------------------------------------------------------------------------
 
@@ -130,7 +131,7 @@ class Desk:
         """There is a master again, perhaps another one: whatever was on its way, in either direction, may be lost."""
         self._sent = None
         self._unsaid = list(dict.fromkeys(self._specs.values()))
-        self._compare = bool(self._books)
+        self._compare = True
         for book in self._books.values():
             book.waiting, book.news = False, True
 
@@ -157,26 +158,29 @@ class Desk:
         gone = {departure.owner for departure in sent.departed}
         del self._departures[: len(sent.departed)]
         self._books = {key: book for key, book in self._books.items() if key[0] not in gone}
-        if self.is_quiet:
-            waiting, self._when_quiet = self._when_quiet, []
-            for act in waiting:
+        if not sent.restores:  # which leaves the rest for the next one
+            heard = [act for number, act in self._when_heard if number <= sent.number]
+            self._when_heard = [(number, act) for number, act in self._when_heard if number > sent.number]
+            for act in heard:
                 act()
 
-    def when_quiet(self, act: Callable[[], None]) -> None:
-        """Do it when the master has heard and answered everything; at once if it has."""
+    def when_heard(self, act: Callable[[], None]) -> None:
+        """Do it when the master has heard and answered all that was said until now; at once if it has. What others say
+        from now on is not waited for."""
         if self.is_quiet:
             act()
         else:
-            self._when_quiet.append(act)
+            self._when_heard.append((self._number + self._has_news, act))
 
     @property
     def is_quiet(self) -> bool:
-        return self._sent is None and not self._has_words and not self._with_news()
+        return self._sent is None and not self._has_news
 
     @property
-    def _has_words(self) -> bool:
-        """Something besides the books is to be said."""
-        return bool(self._unsaid or self._departures or self._marks or self._restores or self._extents or self._stands)
+    def _has_news(self) -> bool:
+        """There is something for the next round to say."""
+        words = self._unsaid, self._departures, self._marks, self._restores, self._extents, self._stands
+        return self._compare or any(words) or bool(self._with_news())
 
     # What is to be done -----------------------------------------------------------------------------------
 
@@ -189,8 +193,7 @@ class Desk:
         """What to send now; None: nothing, or the answer to the last one is still awaited."""
         if self._sent is not None:
             return None
-        news = self._with_news()
-        if not (news or self._has_words or self._compare):
+        if not self._has_news:
             return None
         self._number += 1
         holding = tuple(
@@ -203,18 +206,20 @@ class Desk:
             specs=tuple(dict.fromkeys(self._unsaid)),
             extents=tuple(self._extents),
             stands=tuple(self._stands.values()),
+            roll_call=self._compare,
             holding=holding,
             restores=tuple(self._restores.values()),
         )
         if not self._restores:
-            round = self._with_asks(round, news)
+            round = self._with_asks(round)
         self._unsaid, self._compare = [], False
         self._sent = round
         return round
 
-    def _with_asks(self, round: Round, news: list[Key]) -> Round:
+    def _with_asks(self, round: Round) -> Round:
         """Not in a round that restores: so every lease that a process gets before it hears of that is void, and every
         one that it gets afterwards is not."""
+        news = self._with_news()
         for key in news:
             self._books[key].news = False
         return replace(
@@ -288,7 +293,7 @@ class Desk:
         for restore in sent.restores:
             if self._restores.get(restore.owner) is restore:
                 del self._restores[restore.owner]
-                self._compare = bool(self._books)  # what was held before is void
+                self._compare = True  # what was held before is void
                 self._letters.append((restore.owner, LedgerMark(problem=problems.get(restore.owner))))
         for owner in sent.marks:
             if owner in self._marks:

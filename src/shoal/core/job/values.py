@@ -164,7 +164,7 @@ class Job:
     ledger: Ledger = field(default_factory=Ledger)
     """What is trained of which dataset, and who trains what now."""
     restored: Mapping[Owner, int] = field(default_factory=dict)
-    """Of each process that restored a checkpoint, the last time it did, by its own count."""
+    """Of each process that restored a checkpoint and may not know yet that it did, the last time, by its own count."""
     resumed: int = 0
     """How many times all of it was gone and it was begun again from its records."""
 
