@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.agent.real_agents import Agents
 from tests.agent.small_master import SmallMaster, a_master
@@ -28,9 +29,8 @@ async def agents(tmp_path: Path) -> AsyncIterator[Agents]:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No test leaves a child, a file descriptor or a directory behind."""
-    before = set(os.listdir("/proc/self/fd"))
+    before, children = set(os.listdir("/proc/self/fd")), set(psutil.Process().children())
     yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert set(psutil.Process().children()) <= children, "a child is left"
     leaked = set(os.listdir("/proc/self/fd")) - before
     assert len(leaked) <= 1, f"file descriptors left open: {leaked}"  # the one that lists them

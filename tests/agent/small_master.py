@@ -14,12 +14,15 @@ from aiohttp import WSMsgType, web
 
 from shoal.core import world as worlds
 from shoal.core.nodes import NodeId
+from shoal.core.rounds import RoundAnswer
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
     MAX_MESSAGE,
     PROTOCOL,
     Ack,
     Commit,
+    DataAnswers,
+    DataRound,
     Exited,
     Finished,
     FromAgent,
@@ -190,6 +193,8 @@ class SmallMaster:
                     return
                 self._follow(worlds.dropped(r, name, incarnation, awaited=not self.sdk, now=now, reason="it died"))
                 self.say(node, Restart(incarnation=incarnation, sdk=self.sdk, reason="it died"))
+            case DataRound(round=round):
+                self.say(node, DataAnswers(answer=RoundAnswer(number=round.number)))
             case Succeeded():
                 self._follow(worlds.completed(r, name, now=now))
         self._changed.set()

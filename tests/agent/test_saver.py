@@ -137,6 +137,14 @@ async def test_a_step_that_is_saved_again_is_there_once_as_it_was_saved_last(a_n
     assert len(manifests.load(folder, found).tensor(0)) == 200
 
 
+async def test_after_a_step_back_what_is_saved_goes_to_disk_too(a_node: MakeNode, tmp_path: Path) -> None:
+    node = await a_node(tmp_path / "kept", keep=2)
+    for step in (110, 120, 55, 60):
+        await node.save(step)
+        await node.written()
+    assert on_disk(tmp_path / "kept") == [120, 110, 60]
+
+
 async def test_without_a_directory_nothing_is_waited_for(a_node: MakeNode) -> None:
     node = await a_node(None)
     await node.save(1)
@@ -355,3 +363,35 @@ async def test_a_directory_that_cannot_be_written_is_told_and_memory_still_has_i
     assert len(node.notes) == 1
     assert "Read-only file system" in node.notes[0]
     assert await node.in_memory() == [1]
+
+
+class ForbiddenFileSystem(MemoryFileSystem):  # type: ignore[misc]
+    """A store whose client library has errors of its own, as those behind fsspec do."""
+
+    protocol = "forbidden"
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        raise RuntimeError("403 Forbidden")
+
+
+async def test_an_error_of_a_client_library_is_told_as_one_of_the_disk(a_node: MakeNode) -> None:
+    fsspec.register_implementation("forbidden", ForbiddenFileSystem, clobber=True)
+    node = await a_node("forbidden://kept")
+    await node.save(1)
+    await node.written()
+    assert len(node.notes) == 1
+    assert "step 1 cannot be written to forbidden://kept: 403 Forbidden" in node.notes[0]
+
+
+async def test_nobody_waits_for_a_write_that_ended_in_a_way_nobody_foresaw(a_node: MakeNode, tmp_path: Path) -> None:
+    errors: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: errors.append(str(about.get("exception"))))
+    node = await a_node(tmp_path / "kept")
+    slot = await node.slot(1000)
+    os.truncate(slot.path, 0)  # it belongs to the process too; nothing can be mapped of it now
+    node.saver.said(0, Saved(slot=slot.slot, step=1, nbytes=1000))
+    await node.written()
+    await node.save(2, nbytes=2000)
+    await node.written()
+    assert on_disk(tmp_path / "kept") == [2], "the next save is written"
+    assert errors == ["cannot mmap an empty file"], "a bug is told, not hidden"

@@ -266,12 +266,14 @@ for garbage in (b"GET / HTTP/1.1\\r\\n\\r\\n", b"\\x00\\x00\\x00\\x03abc", b"\\x
         assert await agents.start(master, script) == 0
 
 
-async def test_a_stranger_is_refused_and_a_child_of_a_training_process_is_not(agents: Agents) -> None:
+async def test_a_stranger_is_refused_and_a_child_of_a_training_process_is_not(agents: Agents, tmp_path: Path) -> None:
+    refused = tmp_path / "refused"
     child = LINK + "world(None)"
     script = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {child!r}]))"
     show = "import os; print(os.environ['SHOAL_AGENT_SOCKET'], flush=True)\n"
     async with a_master(sdk=True) as master:
-        agent = agents.start(master, show + "import time; time.sleep(0.5)\n" + script)
+        wait = f"import time\nwhile not os.path.exists({str(refused)!r}): time.sleep(0.02)\n"
+        agent = agents.start(master, show + wait + script)
         path = (await agents.logged("sock")).split()[0]
         assert os.stat(path).st_mode & 0o777 == 0o600
         assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
@@ -284,6 +286,7 @@ async def test_a_stranger_is_refused_and_a_child_of_a_training_process_is_not(ag
         )
         _, err = await stranger.communicate()
         assert b"Refused: it is no training process of this node" in err
+        refused.touch()
         assert await agent == 0
 
 

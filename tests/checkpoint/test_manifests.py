@@ -19,7 +19,7 @@ def write(folder: Folder, step: int, *, keep: int = 2, nbytes: int = 100) -> Non
     image = memoryview(an_image(step, nbytes=nbytes))
     half = len(image) // 2
     manifests.write(folder, [image[:half], image[half:]], job="test", step=step, saved_at=1.0)
-    manifests.prune(folder, keep=keep)
+    manifests.prune(folder, keep=keep, written=step)
 
 
 def good(folder: Folder) -> list[int]:
@@ -64,6 +64,55 @@ def test_what_dead_writers_left_is_swept_after_a_while(tmp_path: Path) -> None:
     write(folder, 5)
     assert sorted(n for n in folder.names() if not n.startswith("step-00000000000")) == ["mine.txt"]
     assert good(folder) == [5, 4]
+
+
+def test_what_was_just_saved_is_kept_whatever_stands_above_it(tmp_path: Path) -> None:
+    """Training had to go back: the data of everything above is damaged, which a manifest does not tell."""
+    folder = LocalFolder(tmp_path)
+    for step in (100, 110, 120):
+        write(folder, step)
+    for data in tmp_path.glob("*.data"):
+        data.write_bytes(b"x")
+    for step in (55, 60):
+        write(folder, step)
+        assert good(folder)[0] == step
+
+
+def test_damaged_manifests_take_no_good_ones_place(tmp_path: Path) -> None:
+    folder = LocalFolder(tmp_path)
+    for step in (100, 110):
+        write(folder, step)
+    for manifest in tmp_path.glob("*.json"):
+        manifest.write_bytes(b"{}")
+    for step in (55, 60, 65):
+        write(folder, step)
+    assert good(folder) == [65, 60]
+    for step in (115, 120):
+        write(folder, step)
+    assert good(folder) == [120, 115]
+    assert len(folder.names()) == 4, "what is older than the last good ones goes, readable or not"
+
+
+class TroubledFolder(LocalFolder):
+    """One of its files cannot be read at the moment."""
+
+    unreadable = ""
+
+    def read(self, name: str) -> bytes:
+        if name == self.unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(name)
+
+
+def test_a_manifest_that_cannot_be_read_at_the_moment_keeps_its_data(tmp_path: Path) -> None:
+    folder = TroubledFolder(tmp_path)
+    for step in (1, 2):
+        write(folder, step)
+    for name in os.listdir(tmp_path):
+        os.utime(tmp_path / name, (0, 0))
+    folder.unreadable = "step-000000000002.json"
+    write(folder, 3)
+    assert good(LocalFolder(tmp_path)) == [3, 2, 1]
 
 
 @pytest.mark.parametrize("step", [3, 2], ids=["new", "the-same-again"])
@@ -126,6 +175,23 @@ def test_any_flipped_bit_or_lost_tail_is_noticed_and_the_one_before_it_is_left(
     harmless = manifest and bytes(data).split() == before.split()  # white space in the JSON
     assert told or harmless
     assert good(folder)[-1] == 1
+
+
+def test_directories_that_are_made_survive_a_crash_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    really = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        really(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = LocalFolder(tmp_path / "jobs" / "kept")
+    write(folder, 1)
+    assert {str(tmp_path), str(tmp_path / "jobs"), folder.url} < set(synced)
+    synced.clear()
+    write(folder, 2)
+    assert str(tmp_path) not in synced, "they were there already"
 
 
 class FullFolder(LocalFolder):

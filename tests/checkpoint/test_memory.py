@@ -74,6 +74,16 @@ def test_only_homes_that_nobody_lives_in_are_swept(tmp_path: Path) -> None:
     lived_in.close()
 
 
+def test_a_home_whose_maker_died_is_swept_after_a_while(tmp_path: Path) -> None:
+    unfinished = tmp_path / ".shoal-memory-0a1b2c"
+    unfinished.mkdir()
+    (unfinished / "lock").touch()
+    assert sweep(tmp_path) == [], "somebody may still be making it"
+    os.utime(unfinished, (0, 0))
+    assert sweep(tmp_path) == [unfinished]
+    assert os.listdir(tmp_path) == []
+
+
 def test_pages_are_had_without_changing_them() -> None:
     memory = mmap.mmap(-1, 8 << 20)
     memory[5 << 20] = 7

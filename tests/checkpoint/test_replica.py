@@ -10,27 +10,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.agent.replicas import keeper_for
-from shoal.checkpoint.replica import Keeping, Offer, ReplicaFailed, keep, send
+from shoal.checkpoint.replica import Keeping, Offer, Patience, ReplicaFailed, keep, send
 from shoal.core.nodes import NodeId
 from shoal.core.world import World, WorldMember
+
+LONG = Patience()
+IMPATIENT_FOR_PIECES = Patience(piece=0.2)
 
 
 class Keeper:
     """Keeps what it is sent."""
 
-    def __init__(self, *, token: str = "secret", room: bool = True) -> None:
+    def __init__(
+        self, *, token: str = "secret", room: bool = True, counts: bool = True, patience: Patience = LONG
+    ) -> None:
         self.token = token
         self.room = room
+        self.counts = counts
+        self.patience = patience
         self.kept: list[tuple[Offer, bytes]] = []
         self.failures: list[str] = []
 
     async def accept(self, offer: Offer) -> Keeping:
         memory = memoryview(bytearray(offer.nbytes))
-        return Keeping(memory if self.room else None, lambda: self.kept.append((offer, bytes(memory))))
+
+        def kept() -> bool:
+            self.kept.append((offer, bytes(memory)))
+            return self.counts
+
+        return Keeping(memory if self.room else None, kept)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            await keep(reader, writer, token=self.token, accept=self.accept)
+            await keep(reader, writer, token=self.token, accept=self.accept, patience=self.patience)
         except (ReplicaFailed, OSError) as exc:
             self.failures.append(str(exc))
 
@@ -66,8 +78,8 @@ IMAGE = bytes(range(256)) * 10000
 OFFER = Offer(node="worker-0", step=7, nbytes=len(IMAGE))
 
 
-async def sent(port: int, *, token: str = "secret") -> None:
-    await send("127.0.0.1", port, token=token, offer=OFFER, image=memoryview(IMAGE))
+async def sent(port: int, *, token: str = "secret", patience: Patience = LONG) -> None:
+    await send("127.0.0.1", port, token=token, offer=OFFER, image=memoryview(IMAGE), patience=patience)
 
 
 async def test_what_arrives_is_what_was_sent() -> None:
@@ -106,6 +118,47 @@ async def test_no_room_is_said() -> None:
     async with listening(Keeper(room=False).serve) as port:
         with pytest.raises(ReplicaFailed, match="no memory"):
             await sent(port)
+
+
+async def test_what_does_not_count_in_the_end_is_not_said_to_be_kept() -> None:
+    async with listening(Keeper(counts=False).serve) as port:
+        with pytest.raises(ReplicaFailed, match="did not keep it"):
+            await sent(port)
+
+
+async def test_a_stranger_that_says_nothing_is_let_go() -> None:
+    keeper = Keeper(patience=Patience(handshake=0.2))
+    async with listening(keeper.serve) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await reader.read()  # the nonce, and then the end
+        await closed(writer)
+    assert keeper.failures == ["it was silent for 0.2 s"]
+
+
+async def test_neither_side_waits_without_end_for_one_that_stopped() -> None:
+    """A relay in between passes on a part of the image and then nothing, with both connections open."""
+    keeper = Keeper(patience=IMPATIENT_FOR_PIECES)
+    over = asyncio.Event()
+
+    async with listening(keeper.serve) as port:
+
+        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", port)
+            back = asyncio.create_task(_pump(to_reader, writer, 1 << 30))
+            await _pump(reader, to_writer, 5000)
+            await over.wait()
+            await closed(to_writer)
+            await closed(writer)
+            await back
+
+        async with listening(relay) as between:
+            with pytest.raises(ReplicaFailed, match="was silent"):
+                await sent(between, patience=IMPATIENT_FOR_PIECES)
+            while not keeper.failures:
+                await asyncio.sleep(0.01)
+            over.set()
+    assert keeper.failures == ["it was silent for 0.2 s"]
+    assert keeper.kept == []
 
 
 @pytest.mark.parametrize("bytes_through", [0, 40, 100, 5000, len(IMAGE)])

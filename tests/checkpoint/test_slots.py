@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shoal.checkpoint import slots as s
 
 
-def saved(book: s.Slots, step: int, *, nbytes: int = 10, writer: str = "a") -> s.Slots:
+def saved(book: s.Slots, step: int, *, nbytes: int = 10, writer: str = "a", own: bool = True) -> s.Slots:
     """One save, with memory for whatever is asked."""
     book, answer = s.ask(book, writer, nbytes)
     if isinstance(answer, s.Make):
@@ -16,7 +16,7 @@ def saved(book: s.Slots, step: int, *, nbytes: int = 10, writer: str = "a") -> s
     else:
         assert isinstance(answer, s.Give)
         number = answer.number
-    return s.complete(book, number, writer, step=step, length=nbytes)
+    return s.complete(book, number, writer, step=step, length=nbytes, own=own)
 
 
 def test_two_slots_are_enough_while_the_disk_keeps_up() -> None:
@@ -72,6 +72,46 @@ def test_without_memory_for_a_second_slot_the_one_on_disk_is_used_again() -> Non
     assert s.not_made(s.read(busy, 0, on_disk=True), answer, "a")[1] == s.Give(0)
 
 
+def test_after_a_step_back_the_last_save_counts_though_an_older_one_has_a_higher_step() -> None:
+    book = saved(s.Slots(), 120)
+    book = s.read(s.reading(book, 0), 0, on_disk=True)
+    book = saved(book, 55)
+    last = book.unwritten()
+    assert last is not None
+    assert last.step == 55, "it has to go to disk"
+    book, answer = s.ask(book, "a", 10)
+    assert answer == s.Give(0), "what nobody went on from makes room"
+
+
+def test_a_copy_that_arrives_late_leaves_the_newer_save_alone() -> None:
+    book = saved(saved(s.Slots(), 12), 9, writer="b", own=False)
+    book, _ = s.ask(book, "a", 10)
+    assert [slot.step for slot in book.held()] == [12, 9]
+
+
+def test_a_newer_copy_makes_room_of_the_save_before_it() -> None:
+    book = saved(saved(s.Slots(), 8), 9, writer="b", own=False)
+    book, answer = s.ask(book, "b", 10)
+    assert answer == s.Give(0)
+
+
+def test_copies_of_other_pasts_never_take_all_the_slots() -> None:
+    book = s.Slots()
+    for step in (120, 110, 100, 90, 80):
+        book = saved(book, step, writer="b", own=False)
+    for step in (55, 60, 65):
+        book = saved(book, step)
+        assert len(book.slots) <= s.MOST
+    assert [slot.step for slot in book.standing()] == [120, 80, 65]
+
+
+def test_without_memory_for_another_slot_what_is_not_the_newest_is_used_again() -> None:
+    book = saved(saved(s.Slots(), 9, writer="b", own=False), 8)
+    book, answer = s.ask(book, "a", 10)
+    assert isinstance(answer, s.Make)
+    assert s.not_made(book, answer, "a")[1] == s.Give(1)
+
+
 def test_ahead_of_time_two_are_made() -> None:
     book = s.Slots()
     while (make := s.ahead(book, 10)) is not None:
@@ -88,11 +128,12 @@ class Saving(RuleBasedStateMachine):
         self.book = s.Slots()
         self.writing: dict[str, int] = {}
         self.reading: list[int] = []
-        self.content: dict[int, int] = {}
-        """What really is in each slot: 0 is rubbish."""
+        self.content: dict[int, tuple[int, int]] = {}
+        """What really is in each slot, save and step: save 0 is rubbish."""
+        self.saves = 0
         self.step = 0
-        self.best = 0
         self.disk = 0
+        """The last save on disk."""
 
     @rule(writer=st.sampled_from("ab"), nbytes=st.integers(1, 3), memory=st.booleans())
     def ask(self, writer: str, nbytes: int, memory: bool) -> None:
@@ -110,16 +151,17 @@ class Saving(RuleBasedStateMachine):
         if isinstance(answer, s.Give):
             assert answer.number not in self.reading
             assert answer.number not in self.writing.values()
-            self.content[answer.number] = 0
+            self.content[answer.number] = (0, 0)
             self.writing[writer] = answer.number
 
     @precondition(lambda self: self.writing)
-    @rule(data=st.data())
-    def complete(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), back=st.sampled_from([0, 0, 0, 5]))
+    def complete(self, data: st.DataObject, back: int) -> None:
         writer = data.draw(st.sampled_from(sorted(self.writing)))
         number = self.writing.pop(writer)
-        self.step += 1
-        self.content[number] = self.best = self.step
+        self.saves += 1
+        self.step = max(1, self.step + 1 - back)
+        self.content[number] = (self.saves, self.step)
         self.book = s.complete(self.book, number, writer, step=self.step, length=1)
 
     @rule(writer=st.sampled_from("ab"))
@@ -140,19 +182,20 @@ class Saving(RuleBasedStateMachine):
         number = self.reading.pop()
         self.book = s.read(self.book, number, on_disk=works)
         if works:
-            self.disk = max(self.disk, self.content[number])
+            self.disk = max(self.disk, self.content[number][0])
 
     @invariant()
     def the_last_save_is_in_memory_or_on_disk(self) -> None:
-        newest = self.book.newest()
-        assert max(newest.step if newest is not None and newest.step else 0, self.disk) == self.best
+        last = self.book.last_own()
+        in_memory = 0 if last is None else self.content[last.number][0]
+        assert max(in_memory, self.disk) == self.saves
 
     @invariant()
     def what_is_held_is_what_was_saved(self) -> None:
         for slot in self.book.held():
-            assert self.content[slot.number] == slot.step
+            assert self.content[slot.number][1] == slot.step
         for number in self.reading:
-            assert self.content[number] > 0
+            assert self.content[number][0] > 0
 
     @invariant()
     def memory_is_bounded(self) -> None:

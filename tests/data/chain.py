@@ -34,8 +34,8 @@ def place(shard: Shard) -> int:
 
 
 class Process:
-    def __init__(self, node: str, pid: int, desk: Desk, spec: DatasetSpec, trained: Counter[tuple[int, int]]) -> None:
-        self.owner = owner_of(node, 0, pid)
+    def __init__(self, node: str, life: int, desk: Desk, spec: DatasetSpec, trained: Counter[tuple[int, int]]) -> None:
+        self.owner = owner_of(node, 0, 1, str(life))
         self.data = Data(self.say)
         self.shard: Shard | None = None
         self.floor = 0
@@ -113,14 +113,22 @@ class Agent:
         self.start()
 
     def start(self) -> None:
-        self.chain.pids += 1
-        self.process = Process(self.node, self.chain.pids, self.desk, self.chain.spec, self.chain.trained)
+        self.chain.lives += 1
+        self.process = Process(self.node, self.chain.lives, self.desk, self.chain.spec, self.chain.trained)
 
     def kill_process(self) -> None:
         if self.process is not None:
             self.desk.departed(self.process.owner, charged=False, reason="killed")
             self.process.kill()
             self.process = None
+
+    def restart(self) -> None:
+        """The agent is killed with its process, and another one begins in its place before anybody notices."""
+        self.cut()
+        if self.process is not None:
+            self.process.kill()
+        self.desk = Desk()
+        self.start()
 
     def connect(self) -> None:
         self.connected = True
@@ -155,7 +163,7 @@ class Chain:
         self.ends = ends
         """Where the partitions of a stream end, which only `finish` says."""
         self.trained: Counter[tuple[int, int]] = Counter()
-        self.pids = 0
+        self.lives = 0
         self.term = 1
         self.mark: Checkpoint | None = None
         self.floors: dict[Owner, int] = {}
@@ -204,17 +212,22 @@ class Chain:
 
     def kill_node(self, agent: Agent) -> None:
         agent.cut()
-        agent.kill_process()
         self.happen(NodeExited(node=agent.node, exit=ProcessExit(code=137)))
-        del self.agents[agent.node]
-        for name, node in self.story.job.nodes.items():  # whoever takes its place
+        self.follow_nodes()
+
+    def follow_nodes(self) -> None:
+        """End the agents of nodes that the master has given up, and start those of nodes that take their place."""
+        for name, node in self.story.job.nodes.items():
             if node.is_live and name not in self.agents:
                 self.agents[name] = Agent(name, self)
+            elif not node.is_live and name in self.agents:
+                self.agents.pop(name).kill_process()
 
     def wait(self, seconds: float) -> None:
         self.story.now += timedelta(seconds=seconds)
         self.story.beat()
         self.happen(Ticked())
+        self.follow_nodes()
 
     def step(self) -> None:
         """Something happens, by chance."""
@@ -228,6 +241,7 @@ class Chain:
                 lambda: agent.connect() if not agent.connected else None,
                 lambda: self.lose_link(agent),
                 agent.kill_process,
+                agent.restart,
                 lambda: self.kill_node(agent),
                 self.new_master,
                 lambda: self.wait(self.chance.choice([0.1, 3.0])),
@@ -235,7 +249,7 @@ class Chain:
                 lambda: self.restore(agent),
                 lambda: self.grow(agent),
             ],
-            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 2, 1, 0.5, 10 if self.ends else 0],
+            weights=[30, 8, 30, 30, 8, 2, 2, 0.5, 0.5, 0.5, 2, 1, 0.5, 10 if self.ends else 0],
         )[0]()
         self.check()
 

@@ -3,11 +3,12 @@
 from tests.core.ledger.builders import a_dataset
 
 from shoal.agent.shards import Desk
+from shoal.core.ledger import Checkpoint
 from shoal.core.ledger.dealing import dealt, mark_of, opened
 from shoal.core.rounds import Extent, Round, RoundAnswer, owner_of
-from shoal.wire.local import StreamSaid, WorldStands
+from shoal.wire.local import LedgerPut, ShardsSaid, StreamSaid, WorldStands
 
-OWNER = owner_of("worker-0", 0, 1)
+OWNER = owner_of("worker-0", 0, 1, "a")
 
 
 def grew(partition: int, until: int, *, closed: bool = False) -> StreamSaid:
@@ -62,3 +63,49 @@ def test_of_where_a_world_stands_the_last_word_counts_and_outlives_its_process()
     assert [(stand.step, stand.mark) for stand in second.stands] == [(2, mark_of(standing))]
     desk.answered(RoundAnswer(number=second.number))
     assert desk.is_quiet
+
+
+def test_the_first_round_after_a_handshake_says_who_there_is_even_if_that_is_nobody() -> None:
+    desk = Desk()
+    desk.reconnected()
+    round = sent(desk)
+    assert (round.roll_call, round.holding) == (True, ())
+    desk.answered(RoundAnswer(number=round.number))
+    assert desk.next_round() is None
+
+
+def test_the_end_of_a_process_waits_for_its_own_words_and_not_for_what_others_go_on_to_say() -> None:
+    desk, heard = Desk(), list[str]()
+    busy = owner_of("worker-0", 1, 2, "a")
+    wish = ShardsSaid(dataset="train", epoch=None, completed=(), progress=(), want=1)
+    desk.said(busy, wish)
+    first = sent(desk)
+    desk.said(OWNER, wish)
+    desk.departed(OWNER, charged=False, reason="it ended")
+    desk.when_heard(lambda: heard.append("all of it"))
+    desk.said(busy, wish)
+    desk.answered(RoundAnswer(number=first.number))
+    assert not heard  # its last words were not in that one
+    second = sent(desk)
+    assert OWNER in {gone.owner for gone in second.departed}
+    desk.said(busy, wish)
+    desk.answered(RoundAnswer(number=second.number))
+    assert not desk.is_quiet
+    assert heard == ["all of it"]
+
+
+def test_last_words_wait_behind_a_restore_that_goes_first() -> None:
+    desk, heard = Desk(), list[str]()
+    other = owner_of("worker-0", 1, 2, "a")
+    desk.said(OWNER, ShardsSaid(dataset="train", epoch=None, completed=(), progress=(), want=1))
+    desk.departed(OWNER, charged=False, reason="it ended")
+    desk.said(other, LedgerPut(number=1, mark=Checkpoint()))
+    desk.when_heard(lambda: heard.append("all of it"))
+    first = sent(desk)
+    assert (len(first.restores), first.asks, first.departed) == (1, (), ())
+    desk.answered(RoundAnswer(number=first.number))
+    assert not heard
+    second = sent(desk)
+    assert (len(second.asks), len(second.departed)) == (1, 1)
+    desk.answered(RoundAnswer(number=second.number))
+    assert heard == ["all of it"]

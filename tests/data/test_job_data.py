@@ -14,7 +14,7 @@ from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, NodeExited
 from shoal.core.ledger import Ask, DatasetSpec, GlobalBatch, Kind, Lease, LeaseSettings, Progress, Verdict
 from shoal.core.ledger.dealing import Standing, dealt, mark_of, opened
 from shoal.core.nodes import NodeId
-from shoal.core.rounds import Departure, Extent, Round, RoundAnswer, Stand, owner_of
+from shoal.core.rounds import Departure, Extent, Holding, Restore, Round, RoundAnswer, Stand, owner_of
 from shoal.core.view import JobPhase
 
 LEASE = timedelta(seconds=60)
@@ -38,7 +38,7 @@ class DataStory(Story):
         return answered[-1]
 
     def ask(self, node: int, want: int = 1, *, pid: int = 1, **words: Any) -> tuple[Lease, ...]:
-        ask = Ask(owner=owner_of(f"worker-{node}", 0, pid), dataset="train", want=want, **words)
+        ask = Ask(owner=owner_of(f"worker-{node}", 0, pid, "a"), dataset="train", want=want, **words)
         return self.say(node, asks=(ask,)).given[0].leases
 
     def woken(self) -> list[str]:
@@ -48,7 +48,7 @@ class DataStory(Story):
 def test_words_for_another_nodes_process_do_not_count() -> None:
     story = DataStory()
     (lease,) = story.ask(0)
-    foreign = Ask(owner=owner_of("worker-0", 0, 1), dataset="train", completed=(lease.attempt,))
+    foreign = Ask(owner=owner_of("worker-0", 0, 1, "a"), dataset="train", completed=(lease.attempt,))
     gone = Departure(owner=foreign.owner, charged=True, reason="says a stranger")
     assert story.say(1, asks=(foreign,), departed=(gone,)).given == ()
     assert list(story.job.ledger.dynamic["train"].held) == [foreign.owner]
@@ -58,7 +58,7 @@ def test_a_lost_nodes_shards_go_to_whoever_waits_and_it_is_woken() -> None:
     story = DataStory()
     leases = story.ask(0, 4)
     story.ask(0, 0, progress=(Progress(leases[0].attempt, 3),))
-    answer = story.say(1, asks=(Ask(owner=owner_of("worker-1", 0, 1), dataset="train", want=1),))
+    answer = story.say(1, asks=(Ask(owner=owner_of("worker-1", 0, 1, "a"), dataset="train", want=1),))
     assert answer.given[0].verdict is Verdict.WAIT
     story.happen(NodeExited(node=NodeId("worker-0"), exit=ProcessExit(code=137)))
     assert story.woken() == ["worker-1"]
@@ -73,7 +73,9 @@ def test_a_silent_worker_loses_its_shard_when_its_time_is_over() -> None:
         story.beat()
         story.wait(9)
     assert story.job.ledger.dynamic["train"].held == {}
-    refused = story.say(0, asks=(Ask(owner=owner_of("worker-0", 0, 1), dataset="train", completed=(lease.attempt,)),))
+    refused = story.say(
+        0, asks=(Ask(owner=owner_of("worker-0", 0, 1, "a"), dataset="train", completed=(lease.attempt,)),)
+    )
     assert [r.attempt for r in refused.given[0].refused] == [lease.attempt]
 
 
@@ -81,7 +83,7 @@ def test_a_poisoned_shard_ends_the_job_with_its_name() -> None:
     story = DataStory()
     for pid in range(1, 4):
         story.ask(0, pid=pid)
-        gone = Departure(owner=owner_of("worker-0", 0, pid), charged=True, reason="it ended with exit 1")
+        gone = Departure(owner=owner_of("worker-0", 0, pid, "a"), charged=True, reason="it ended with exit 1")
         story.say(0, departed=(gone,))
     assert story.job.ending is JobPhase.FAILED
     assert story.job.reason.startswith("dataset train: poisoned at shard 0")
@@ -95,7 +97,7 @@ def test_a_new_master_gives_nothing_away_before_owners_could_come_back() -> None
     later = story.now + timedelta(hours=1)  # nobody could report meanwhile
     story.job, story.now = taken_over(job, later, reason="took over", term=2), later
     story.wait(story.job.settings.suspect_after_restart.total_seconds() - 1)
-    assert list(story.job.ledger.dynamic["train"].held) == [owner_of("worker-0", 0, 1)]
+    assert list(story.job.ledger.dynamic["train"].held) == [owner_of("worker-0", 0, 1, "a")]
     story.join("worker-0")
     (next_lease,) = story.ask(0, completed=(lease.attempt,))
     assert next_lease.attempt > lease.attempt
@@ -117,7 +119,7 @@ def test_the_account_of_a_fixed_order_follows_the_committed_steps() -> None:
 @pytest.mark.parametrize("dataset", ["nothing", ""])
 def test_asking_for_a_dataset_that_nobody_named_is_answered_with_why(dataset: str) -> None:
     story = DataStory()
-    ask = Ask(owner=owner_of("worker-0", 0, 1), dataset=dataset, want=1)
+    ask = Ask(owner=owner_of("worker-0", 0, 1, "a"), dataset=dataset, want=1)
     (refusal,) = story.say(0, asks=(ask,)).unusable
     assert "is not registered; registered: train" in refusal.reason
 
@@ -187,7 +189,7 @@ def after(standing: Standing, steps: int) -> Standing:
 
 
 def a_stand(standing: Standing, *, node: int = 0, generation: int = 1, step: int) -> Stand:
-    owner = owner_of(f"worker-{node}", 0, 1)
+    owner = owner_of(f"worker-{node}", 0, 1, "a")
     return Stand(owner=owner, generation=generation, step=step, mark=mark_of(standing))
 
 
@@ -220,6 +222,47 @@ def test_losing_a_node_leaves_the_data_of_a_world_where_it_is() -> None:
 
 def test_leases_of_a_dataset_that_is_dealt_are_refused_with_why() -> None:
     story = DataStory(together=True)
-    ask = Ask(owner=owner_of("worker-0", 0, 1), dataset="train", want=1)
+    ask = Ask(owner=owner_of("worker-0", 0, 1, "a"), dataset="train", want=1)
     (refusal,) = story.say(0, asks=(ask,)).unusable
     assert refusal.reason == "dataset train is dealt inside a world: nothing of it is leased"
+
+
+def test_a_node_that_begins_anew_gives_back_at_once_what_its_lost_processes_held() -> None:
+    story = DataStory()
+    held = story.ask(0, 3)
+    story.ask(1)
+    story.say(0, roll_call=True)  # its agent was killed with all its processes, and another one is in its place
+    dataset = story.job.ledger.dynamic["train"]
+    assert list(dataset.held) == [owner_of("worker-1", 0, 1, "a")]
+    assert [back.shard for back in dataset.returned] == [lease.shard for lease in held]
+
+
+def test_who_answers_a_roll_call_keeps_what_it_holds() -> None:
+    story = DataStory()
+    held, owner = story.ask(0, 3), owner_of("worker-0", 0, 1, "a")
+    answer = story.say(0, roll_call=True, holding=(Holding(owner=owner, dataset="train", leases=held),))
+    assert answer.void == ()
+    assert list(story.job.ledger.dynamic["train"].held[owner]) == [lease.attempt for lease in held]
+
+
+def test_a_restore_counts_once_however_often_it_is_said_and_is_forgotten_when_it_is_said_no_more() -> None:
+    story = DataStory()
+    restore = Restore(owner=owner_of("worker-0", 0, 1, "a"), number=1, mark=ledgers.checkpoint(story.job.ledger))
+    story.say(0, restores=(restore,))
+    (lease,) = story.ask(1)
+    story.ask(1, 0, completed=(lease.attempt,))
+    assert story.job.restored == {restore.owner: 1}  # another node's words do not tell that it was answered
+    story.say(0, restores=(restore,))  # the answer was lost
+    assert ledgers.account_of(story.job.ledger, "train").count == 10
+    story.say(0)
+    assert story.job.restored == {}
+
+
+def test_a_process_of_the_next_life_restores_though_it_has_the_same_pid_and_count() -> None:
+    story = DataStory()
+    mark = ledgers.checkpoint(story.job.ledger)
+    for life in ("a", "b"):
+        story.say(0, restores=(Restore(owner=owner_of("worker-0", 0, 1, life), number=1, mark=mark),))
+        assert ledgers.account_of(story.job.ledger, "train").count == 0
+        (lease,) = story.ask(1)
+        story.ask(1, 0, completed=(lease.attempt,))

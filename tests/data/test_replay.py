@@ -38,7 +38,7 @@ class Node:
 
     @property
     def owner(self) -> ledgers.Owner:
-        return owner_of(self.name, 0, self.pid)
+        return owner_of(self.name, 0, self.pid, "life")
 
     def start(self) -> None:
         self.desk.said(self.owner, DatasetNamed(spec=SPEC))
@@ -172,7 +172,7 @@ def test_a_desk_is_not_quiet_before_its_last_word_is_written_down() -> None:
     master.work(node)
     master.carry(node)
     done: list[str] = []
-    node.desk.when_quiet(lambda: done.append("quiet"))
+    node.desk.when_heard(lambda: done.append("quiet"))
     assert done == []
     master.write()
     assert done == ["quiet"]

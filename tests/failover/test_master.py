@@ -18,6 +18,7 @@ from shoal.core.ports import StateStore
 from shoal.core.view import JobPhase, JobView
 from shoal.master import Begin, Master
 from shoal.stores import FileStore, MemoryState, MemoryStore
+from shoal.stores.etcd import EtcdStore
 from shoal.wire.client import Connection, connect
 from shoal.wire.messages import PROTOCOL, Ack, Commit, FromMaster, Hello, Pause, Prepare, Progress, Ready
 from shoal.wire.tokens import JobKeys, Purpose
@@ -280,6 +281,16 @@ async def test_a_master_that_takes_over_waits_for_its_store_and_one_that_resumes
     (tmp_path / "late").unlink()
     with pytest.raises(StateUnreadable, match="there is nothing to take over"):
         await starting
+
+
+async def test_a_master_that_cannot_begin_leaves_its_store_closed() -> None:
+    store = EtcdStore("http://127.0.0.1:9", prefix="/x")
+    spec = JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=1, command=("true",))
+    master = Master(spec, JobSettings(), scaler=Nowhere(), keys=KEYS, nodes=1, store=store, begin=Begin.RESUME)
+    with pytest.raises(StateUnavailable, match="does not answer"):
+        await master.start()
+    with pytest.raises(StateUnavailable, match="was not claimed"):
+        await store.compact(b"late")
 
 
 async def test_an_agent_does_not_listen_to_a_master_of_the_past() -> None:

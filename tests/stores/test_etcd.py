@@ -5,7 +5,9 @@ import base64
 import json
 import urllib.request
 
+import aiohttp
 import pytest
+from aiohttp import web
 
 from shoal.core.errors import BadInput, StateUnavailable, StateUnreadable, Superseded
 from shoal.stores.etcd import EtcdStore
@@ -103,3 +105,73 @@ async def test_no_etcd_is_said() -> None:
 def test_an_address_that_is_none_is_refused(where: str) -> None:
     with pytest.raises(BadInput, match="etcd://HOST:PORT/PREFIX"):
         EtcdStore.at(where)
+
+
+class SlowRoad:
+    """A proxy before etcd. One message is held up, and arrives later, whoever still waits for its answer."""
+
+    def __init__(self, etcd: str) -> None:
+        self._etcd = etcd
+        self._is_next_held = False
+        self._release = asyncio.Event()
+        self._held: asyncio.Task[tuple[int, bytes]] | None = None
+
+    def hold_next(self) -> None:
+        self._is_next_held = True
+
+    async def release(self) -> None:
+        """Let it arrive, and wait until it has."""
+        assert self._held is not None
+        self._release.set()
+        await self._held
+
+    async def __aenter__(self) -> str:
+        app = web.Application()
+        app.router.add_post("/{path:.*}", self._pass)
+        self._session = aiohttp.ClientSession()
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+        await self._session.close()
+
+    async def _pass(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        held, self._is_next_held = self._is_next_held, False
+        task = asyncio.create_task(self._forward(request.path, body, held=held))
+        if held:
+            self._held = task
+        status, said = await asyncio.shield(task)
+        return web.Response(status=status, body=said, content_type="application/json")
+
+    async def _forward(self, path: str, body: bytes, *, held: bool) -> tuple[int, bytes]:
+        if held:
+            await self._release.wait()
+        async with self._session.post(f"{self._etcd}{path}", data=body) as answer:
+            return answer.status, await answer.read()
+
+
+@pytest.mark.parametrize("late_first", [False, True], ids=["after-it", "before-it"])
+async def test_a_write_that_was_given_up_does_not_come_after_the_one_that_took_its_place(
+    etcd: str, late_first: bool
+) -> None:
+    road = SlowRoad(etcd)
+    async with road as slow:
+        hasty = EtcdStore(slow, prefix=f"/late/{late_first}", timeout=0.5)
+        await hasty.claim()
+        await hasty.compact(b"snapshot-0")
+        road.hold_next()
+        with pytest.raises(StateUnavailable, match="does not answer"):
+            await hasty.append(b"change-1")
+        if late_first:
+            await road.release()
+        await hasty.compact(b"snapshot-2")
+        await road.release()
+        again = EtcdStore(etcd, prefix=f"/late/{late_first}")
+        assert (await again.claim()).records == (b"snapshot-2",)
+        await again.close()
+        await hasty.close()

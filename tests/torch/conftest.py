@@ -6,7 +6,13 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests.torch.crew import Crew
+from tests.torch.crew import Crew, dismiss
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_child_stays() -> Iterator[None]:
+    yield
+    dismiss()
 
 
 @pytest.fixture

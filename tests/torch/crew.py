@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,13 @@ from tests.torch.hub import Hub
 _context = multiprocessing.get_context("forkserver")
 # An optimizer's first use imports torch._dynamo, which takes longer than all the rest.
 _context.set_forkserver_preload(["torch", "torch._dynamo", "shoal.torch"])
+
+
+def dismiss() -> None:
+    """End the server, and what counts resources for it: they would stay as long as the tests run, also those of others,
+    who want to see that they leave no child. The standard library's own tests do it so."""
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 class Wire:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 
 import aiohttp
+import msgspec
 import pytest
 
 from shoal.core.errors import BadInput, Disconnected, ProtocolError, Refused
@@ -116,6 +117,13 @@ async def test_a_wrong_token_is_refused_for_good(server: AgentServer, token: str
 async def test_a_protocol_that_is_too_new_is_refused_with_both_versions(server: AgentServer) -> None:
     with pytest.raises(Refused, match=f"protocol {PROTOCOL + 1} asked, this master speaks {PROTOCOL}"):
         await connect(server.url, token=agent_token(), hello=a_hello(protocol=PROTOCOL + 1))
+
+
+@pytest.mark.parametrize("term", [-1, 1 << 22, 1 << 60])
+async def test_a_term_that_no_master_has_is_refused(server: AgentServer, desk: Desk, term: int) -> None:
+    hello = msgspec.structs.replace(a_hello(), term=term)
+    with pytest.raises(Refused, match=r"not a message of this protocol: Expected `int` .* at `\$.term`"):
+        await connect(server.url, token=agent_token(), hello=hello)
 
 
 async def test_a_node_the_door_does_not_want_is_told_why(server: AgentServer) -> None:

@@ -7,6 +7,7 @@ same should the agent itself be gone.
 
 import asyncio
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -49,6 +50,8 @@ class Process:
             pass_fds=pass_fds,
         )
         self.pid = self._popen.pid
+        self.life = secrets.token_hex(4)
+        """A name that no other process has, also where pids come again."""
         self._started = time.monotonic()
         self._streams = {name: self._stream(name, outputs) for name in ("stdout", "stderr")}
         self._pidfd = os.pidfd_open(self.pid)

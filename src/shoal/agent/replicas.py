@@ -6,25 +6,37 @@ if there is one. Losing this node then loses nothing that was saved, even if no 
 """
 
 import asyncio
+import itertools
 import socket
 from collections.abc import Callable, Mapping
 
 from shoal.agent.saver import Saver
-from shoal.checkpoint.replica import Keeping, Offer, ReplicaFailed, keep, send
+from shoal.checkpoint.replica import PATIENCE, Keeping, Offer, Patience, ReplicaFailed, keep, send
 from shoal.core.world import World
 
 _KEY = "agent/replica/"
 _LIMIT = 4 << 20
+_MOST_CONNECTIONS = 32
+"""In a job one node or two send to one keeper; the rest are strangers, which are let go soon."""
 
 
 class Replicas:
     """Owned by the event loop. `note` tells people."""
 
-    def __init__(self, saver: Saver, *, token: str, address: str, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        saver: Saver,
+        *,
+        token: str,
+        address: str,
+        note: Callable[[str], None],
+        patience: Patience = PATIENCE,
+    ) -> None:
         self._saver = saver
         self._token = token
         self._address = address
         self._note = note
+        self._patience = patience
         self._node = ""
         self._listener: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -33,6 +45,8 @@ class Replicas:
         self._sent = 0
         self._busy = False
         self._told: str | None = None
+        self._connections = 0
+        self._conversations = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -79,7 +93,7 @@ class Replicas:
     def _send_next(self) -> None:
         if self._peer is None or self._busy:
             return
-        held = self._saver.take_newest(after=self._sent)
+        held = self._saver.take_last(after=self._sent)
         if held is None:
             return
         self._busy = True
@@ -87,15 +101,15 @@ class Replicas:
 
     async def _send(self, peer: tuple[str, str, int], number: int, order: int) -> None:
         name, host, port = peer
-        image, step = self._saver.image(number)
         try:
-            offer = Offer(node=self._node, step=step, nbytes=len(image))
-            await send(host, port, token=self._token, offer=offer, image=image)
+            image, step = self._saver.image(number)
+            with image:
+                offer = Offer(node=self._node, step=step, nbytes=len(image))
+                await send(host, port, token=self._token, offer=offer, image=image, patience=self._patience)
             self._tell(f"{name} keeps a copy of its checkpoints, so far of step {step}", about=f"ok {name}")
         except (ReplicaFailed, OSError) as exc:
             self._tell(f"no copy of its checkpoints on {name}: {exc}; training goes on", about=f"failed {name}")
         finally:
-            image.release()
             self._saver.give_back(number)
             self._sent = max(self._sent, order)
             self._busy = False
@@ -104,28 +118,34 @@ class Replicas:
     # Keeping ---------------------------------------------------------------------------------------------
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= _MOST_CONNECTIONS:
+            self._tell("copies of checkpoints are refused: too many connections at once", about="crowd")
+            writer.transport.abort()
+            return
+        self._connections += 1
         self._spawn(self._keep(reader, writer))
 
     async def _keep(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers: list[str] = []
+        # Of each conversation: a node may come again before the end of its last connection is noticed here.
+        conversation = f"replica {next(self._conversations)}"
 
         async def accept(offer: Offer) -> Keeping:
-            name = f"replica of {offer.node}"
-            writers.append(name)
-            number = await self._saver.room(name, offer.nbytes)
+            number = await self._saver.room(conversation, offer.nbytes)
             if number is None:
-                return Keeping(None, lambda: None)
+                return Keeping(None, lambda: False)
             memory = self._saver.memory(number, offer.nbytes)
-            return Keeping(memory, lambda: self._saver.filled(number, name, step=offer.step, nbytes=offer.nbytes))
+            return Keeping(
+                memory, lambda: self._saver.filled(number, conversation, step=offer.step, nbytes=offer.nbytes)
+            )
 
         try:
-            await keep(reader, writer, token=self._token, accept=accept)
+            await keep(reader, writer, token=self._token, accept=accept, patience=self._patience)
         except (ReplicaFailed, OSError) as exc:
             peer = writer.get_extra_info("peername")
             self._tell(f"a copy of a checkpoint from {peer} is not kept: {exc}", about="refused")
         finally:
-            for name in writers:
-                self._saver.writer_gone(name)
+            self._connections -= 1
+            self._saver.writer_gone(conversation)
             writer.close()
 
     def _tell(self, line: str, *, about: str) -> None:

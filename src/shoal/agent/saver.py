@@ -79,6 +79,7 @@ class Saver:
         self._told: dict[str, str] = {}
         self._saved: Callable[[], None] = lambda: None
         self._waiting: list[Callable[[], None]] = []
+        self._closed = False
 
     def told(self, wanted: CheckpointSpec) -> None:
         """The job says where saved states go and how many are kept; the node's own word about the place wins."""
@@ -117,6 +118,8 @@ class Saver:
             act()
 
     async def close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -131,9 +134,9 @@ class Saver:
         """Do it whenever a process has saved."""
         self._saved = act
 
-    def take_newest(self, *, after: int) -> book.Slot | None:
-        """This node's newest image, if its order is above `after`. It stays as it is until `give_back`."""
-        slot = next((s for s in self._slots.held() if s.own), None)
+    def take_last(self, *, after: int) -> book.Slot | None:
+        """This node's last image, if its order is above `after`. It stays as it is until `give_back`."""
+        slot = self._slots.last_own()
         if slot is None or slot.order <= after:
             return None
         self._slots = book.reading(self._slots, slot.number)
@@ -160,8 +163,11 @@ class Saver:
             answer = await self._slot(writer, nbytes)
         return answer.slot if isinstance(answer, SlotGiven) else None
 
-    def filled(self, number: int, writer: str, *, step: int, nbytes: int) -> None:
-        self._slots = book.complete(self._slots, number, writer, step=step, length=nbytes, own=False)
+    def filled(self, number: int, writer: str, *, step: int, nbytes: int) -> bool:
+        """The writer has filled it; whether that counts."""
+        before = self._slots
+        self._slots = book.complete(before, number, writer, step=step, length=nbytes, own=False)
+        return self._slots is not before
 
     def writer_gone(self, writer: str) -> None:
         self._slots = book.gone(self._slots, writer)
@@ -248,7 +254,7 @@ class Saver:
 
     def _write_next(self) -> None:
         slot = self._next()
-        if self._busy or slot is None:
+        if self._busy or self._closed or slot is None:
             return
         self._busy = True
         self._slots = book.reading(self._slots, slot.number)
@@ -262,20 +268,25 @@ class Saver:
             written = True
             self._told.pop("disk", None)
         except (OSError, ShoalError) as exc:
-            self._gave_up = slot.order
             self._tell_once(
                 "disk",
-                f"the checkpoint of step {slot.step} cannot be written to {self._directory}: {exc}; "
-                "training goes on, the next save is tried again",
+                f"the checkpoint of step {slot.step} cannot be written to {self._directory}: "
+                f"{str(exc) or type(exc).__name__}; training goes on, the next save is tried again",
             )
-        finally:
+        finally:  # whatever it was: the slot can be used again, and who waits for the disk waits no longer
             self._slots = book.read(self._slots, slot.number, on_disk=written)
+            if not written:
+                self._gave_up = slot.order
             self._busy = False
-        self._write_next()
-        if not self._busy:
-            waiting, self._waiting = self._waiting, []
-            for act in waiting:
-                act()
+            self._write_next()
+            self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        if self._busy:
+            return
+        waiting, self._waiting = self._waiting, []
+        for act in waiting:
+            act()
 
     def _written(self, path: Path) -> None:
         """In a thread: write one image."""
@@ -288,7 +299,7 @@ class Saver:
         header = image.header
         folder = open_folder(self._directory)
         manifests.write(folder, [image.data], job=header.job, step=header.step, saved_at=header.saved_at)
-        manifests.prune(folder, keep=self._keep)
+        manifests.prune(folder, keep=self._keep, written=header.step)
 
     # Words and tasks -------------------------------------------------------------------------------------
 

@@ -83,9 +83,10 @@ class Desk:
         """The one that was not answered yet."""
         self._number = 0
         self._compare = False
-        """The next round tells what everybody holds."""
+        """The next round tells who there is, and what everybody holds."""
         self._letters: list[tuple[Owner, DataAnswer]] = []
-        self._when_quiet: list[Callable[[], None]] = []
+        self._when_heard: list[tuple[int, Callable[[], None]]] = []
+        """What to do, and the round that must be answered and written down first."""
 
     # What happened ----------------------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class Desk:
         self._departures = [departure for _, departure, _ in ended] + self._departures
         for _, _, books in ended:
             self._books = books | self._books
-        self._compare = bool(self._books)
+        self._compare = True
         for book in self._books.values():
             book.say_again()
 
@@ -157,7 +158,10 @@ class Desk:
         for book in self._books.values():
             book.counted = {a: counted for a, counted in book.counted.items() if counted[0] > number}
         self._ended = [ended for ended in self._ended if ended[0] > number]
-        self._act_if_quiet()
+        heard = [act for first, act in self._when_heard if first <= number]
+        self._when_heard = [(first, act) for first, act in self._when_heard if first > number]
+        for act in heard:
+            act()
 
     def answered(self, answer: RoundAnswer, *, is_kept: bool = True) -> None:
         if self._sent is None or answer.number != self._sent.number:
@@ -185,33 +189,30 @@ class Desk:
         gone = {departure.owner for departure in sent.departed}
         del self._departures[: len(sent.departed)]
         self._books = {key: book for key, book in self._books.items() if key[0] not in gone}
+        if sent.restores:  # such a round leaves the rest for the next one
+            self._when_heard = [(max(number, sent.number + 1), act) for number, act in self._when_heard]
         if is_kept:
             self.kept(answer.number)
-        self._act_if_quiet()
 
-    def _act_if_quiet(self) -> None:
-        if self.is_quiet:
-            waiting, self._when_quiet = self._when_quiet, []
-            for act in waiting:
-                act()
-
-    def when_quiet(self, act: Callable[[], None]) -> None:
-        """Do it when the master has heard, answered and written down everything; at once if it has."""
+    def when_heard(self, act: Callable[[], None]) -> None:
+        """Do it when the master has heard, answered and written down all that was said until now; at once if it has.
+        What others say from now on is not waited for."""
         if self.is_quiet:
             act()
         else:
-            self._when_quiet.append(act)
+            self._when_heard.append((self._number + self._has_news, act))
 
     @property
     def is_quiet(self) -> bool:
-        if self._sent is not None or self._has_words or self._ended or self._with_news():
+        if self._sent is not None or self._has_news or self._ended:
             return False
         return not any(book.counted for book in self._books.values())
 
     @property
-    def _has_words(self) -> bool:
-        """Something besides the books is to be said."""
-        return bool(self._unsaid or self._departures or self._marks or self._restores or self._extents or self._stands)
+    def _has_news(self) -> bool:
+        """There is something for the next round to say."""
+        words = self._unsaid, self._departures, self._marks, self._restores, self._extents, self._stands
+        return self._compare or any(words) or bool(self._with_news())
 
     # What is to be done -----------------------------------------------------------------------------------
 
@@ -224,8 +225,7 @@ class Desk:
         """What to send now; None: nothing, or the answer to the last one is still awaited."""
         if self._sent is not None:
             return None
-        news = self._with_news()
-        if not (news or self._has_words or self._compare):
+        if not self._has_news:
             return None
         self._number += 1
         holding = tuple(
@@ -238,18 +238,20 @@ class Desk:
             specs=tuple(dict.fromkeys(self._unsaid)),
             extents=tuple(self._extents),
             stands=tuple(self._stands.values()),
+            roll_call=self._compare,
             holding=holding,
             restores=tuple(self._restores.values()),
         )
         if not self._restores:
-            round = self._with_asks(round, news)
+            round = self._with_asks(round)
         self._unsaid, self._compare = [], False
         self._sent = round
         return round
 
-    def _with_asks(self, round: Round, news: list[Key]) -> Round:
+    def _with_asks(self, round: Round) -> Round:
         """Not in a round that restores: so every lease that a process gets before it hears of that is void, and every
         one that it gets afterwards is not."""
+        news = self._with_news()
         for key in news:
             self._books[key].news = False
         return replace(
@@ -330,7 +332,7 @@ class Desk:
         for restore in sent.restores:
             if self._restores.get(restore.owner) is restore:
                 del self._restores[restore.owner]
-                self._compare = bool(self._books)  # what was held before is void
+                self._compare = True  # what was held before is void
                 self._letters.append((restore.owner, LedgerMark(problem=problems.get(restore.owner))))
         for owner in sent.marks:
             if owner in self._marks:

@@ -189,7 +189,7 @@ class Shell:
         if self._is_cut_off:
             return
         quiet = asyncio.Event()
-        self._desk.when_quiet(quiet.set)
+        self._desk.when_heard(quiet.set)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.goodbye_wait):
                 await quiet.wait()
@@ -340,7 +340,7 @@ class Shell:
     # Data -------------------------------------------------------------------------------------------------
 
     def _owner(self, local_rank: int, process: Process) -> Owner:
-        return owner_of(self._node.name, local_rank, process.pid)
+        return owner_of(self._node.name, local_rank, process.pid, process.life)
 
     def _data_soon(self) -> None:
         """After whatever else has arrived by now, so that it goes in one round."""
@@ -456,7 +456,7 @@ class Shell:
     def _last_words(self, step: Callable[[core.Node], core.Step]) -> None:
         """What was trained counts only if the master hears of it before it hears that the node has ended."""
         if self._node.ending is None:
-            self._desk.when_quiet(lambda: self._happen(step))
+            self._desk.when_heard(lambda: self._happen(step))
         else:
             self._happen(step)
 

@@ -25,7 +25,7 @@ _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 
 def reason(exc: OSError) -> str:
     """What the system says, without the number and without the path, which whoever tells it has named already."""
-    return exc.strerror or str(exc)
+    return exc.strerror or str(exc) or type(exc).__name__
 
 
 class Writer(Protocol):
@@ -79,8 +79,8 @@ def open_folder(url: str) -> Folder:
         raise BadInput(f"checkpoint directory {url}: {scheme}:// needs fsspec, install shoal[fsspec]") from exc
     try:
         files, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as exc:  # what fsspec says of a protocol without its package, or unknown
-        raise BadInput(f"checkpoint directory {url}: {exc}") from exc
+    except Exception as exc:  # a protocol that is unknown or without its package, or what a client says of its settings
+        raise BadInput(f"checkpoint directory {url}: {_said(exc)}") from exc
     return UrlFolder(url, files, path)
 
 
@@ -97,7 +97,7 @@ class LocalFolder:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Writer]:
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._make()
         fd = os.open(self.path / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         try:
             yield _LocalWriter(fd)
@@ -114,7 +114,7 @@ class LocalFolder:
         except OSError:
             self.remove(waiting)
             raise
-        self._sync()
+        _sync(self.path)
 
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
@@ -137,13 +137,21 @@ class LocalFolder:
         except FileNotFoundError:
             return None
 
-    def _sync(self) -> None:
-        """The names in the directory are part of what must survive."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+    def _make(self) -> None:
+        """The directory, and those above it that are missing, so that they survive a crash."""
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        for path in missing:
+            _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    """The names in a directory are part of what must survive."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class _LocalWriter:
@@ -175,26 +183,34 @@ class UrlFolder:
 
     def names(self) -> list[str]:
         try:
-            return [name.rpartition("/")[2] for name in self._files.ls(self._path, detail=False, refresh=True)]
+            with _translated():
+                return [name.rpartition("/")[2] for name in self._files.ls(self._path, detail=False, refresh=True)]
         except FileNotFoundError:
             return []
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Writer]:
-        self._files.makedirs(self._path, exist_ok=True)
-        with self._files.open(self._at(name), "wb") as file:
+        with _translated():
+            self._files.makedirs(self._path, exist_ok=True)
+            file = self._files.open(self._at(name), "wb")
+        try:
             yield _UrlWriter(file)
+        finally:
+            with _translated():
+                file.close()
 
     def replace(self, name: str, data: bytes) -> None:
-        self._files.makedirs(self._path, exist_ok=True)
-        self._files.pipe_file(self._at(name), data)
+        with _translated():
+            self._files.makedirs(self._path, exist_ok=True)
+            self._files.pipe_file(self._at(name), data)
 
     def read(self, name: str) -> bytes:
-        data: bytes = self._files.cat_file(self._at(name))
-        return data
+        with _translated():
+            data: bytes = self._files.cat_file(self._at(name))
+            return data
 
     def load(self, name: str) -> memoryview:
-        with self._files.open(self._at(name), "rb") as file:
+        with _translated(), self._files.open(self._at(name), "rb") as file:
             memory = memoryview(bytearray(self._files.size(self._at(name))))
             done = 0
             while part := file.read(_READ_BYTES):
@@ -203,17 +219,19 @@ class UrlFolder:
             return memory[:done]
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), _translated():
             self._files.rm_file(self._at(name))
 
     def length(self, name: str) -> int:
-        return int(self._files.size(self._at(name)))
+        with _translated():
+            return int(self._files.size(self._at(name)))
 
     def age(self, name: str) -> float | None:
-        try:
-            return time.time() - float(self._files.modified(self._at(name)).timestamp())
-        except (FileNotFoundError, NotImplementedError, AttributeError):
-            return None
+        with _translated():
+            try:
+                return time.time() - float(self._files.modified(self._at(name)).timestamp())
+            except (FileNotFoundError, NotImplementedError, AttributeError):
+                return None
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}"
@@ -226,7 +244,24 @@ class _UrlWriter:
         self._file = file
 
     def write(self, data: memoryview) -> None:
-        self._file.write(data)
+        with _translated():
+            self._file.write(data)
 
     def finish(self) -> None:
-        self._file.flush()
+        with _translated():
+            self._file.flush()
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Each client library behind fsspec has errors of its own: here they become the system's."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as exc:
+        raise OSError(_said(exc)) from exc
+
+
+def _said(exc: Exception) -> str:
+    return str(exc) or type(exc).__name__

@@ -94,20 +94,29 @@ def write(folder: Folder, parts: Iterable[memoryview], *, job: str, step: int, s
     return manifest
 
 
-def prune(folder: Folder, *, keep: int) -> None:
-    """Remove all but the last `keep` checkpoints, and what dead writers left. Manifests go before their data."""
+def prune(folder: Folder, *, keep: int, written: int) -> None:
+    """Remove what is older than the newest `keep` checkpoints, and what dead writers left.
+
+    Never the one of step `written`, which was saved just now: where training had to go back its step is below others
+    that cannot be used. Only manifests that can be read count, and one that cannot be read at the moment (a disk in
+    trouble, a newer format) keeps its data: it may be good. Manifests go before their data.
+    """
     names = folder.names()
-    steps = sorted((name for name in names if _MANIFEST.fullmatch(name)), key=_step_of, reverse=True)
-    for name in steps[keep:]:
-        folder.remove(name)
-    named = {found.manifest.data for found in scan(folder, steps[:keep], damaged=lambda _: None)}
+    steps = {_step_of(name): name for name in names if _MANIFEST.fullmatch(name)}
+    data = {found.step: found.manifest.data for found in scan(folder, _newest_first(names), damaged=lambda _: None)}
+    newest = sorted(data, reverse=True)[:keep]
+    oldest = newest[-1] if len(newest) == keep else 0
+    doomed = {step for step in steps if step < oldest and step != written}
+    for step in doomed:
+        folder.remove(steps[step])
+    named = {data[step] for step in data if step not in doomed}
+    unread = steps.keys() - data.keys() - doomed
     for name in names:
         matched = _DATA.fullmatch(name)
         if matched is None or name in named:
             continue
-        of = matched[1]
-        doomed = of is not None and any(_step_of(gone) == int(of) for gone in steps[keep:])
-        if doomed or (folder.age(name) or 0.0) > STALE_SECONDS:
+        of = None if matched[1] is None else int(matched[1])
+        if of in doomed or (of not in unread and (folder.age(name) or 0.0) > STALE_SECONDS):
             folder.remove(name)
 
 
@@ -174,7 +183,7 @@ def _remove_quietly(folder: Folder, name: str) -> None:
 def scan(folder: Folder, names: Sequence[str] | None = None, *, damaged: Callable[[Damaged], None]) -> Iterator[Found]:
     """The checkpoints of a folder, the newest first. Damaged manifests are told and passed over."""
     if names is None:
-        names = sorted((n for n in folder.names() if _MANIFEST.fullmatch(n)), key=_step_of, reverse=True)
+        names = _newest_first(folder.names())
     for name in names:
         try:
             manifest = _manifest(folder, name)
@@ -235,6 +244,11 @@ def _manifest(folder: Folder, name: str) -> Manifest:
     if manifest.checksum != _checksum(manifest) or len(manifest.crc32) != chunks or not named:
         raise Damaged(f"{where} is damaged: its checksum does not hold")
     return manifest
+
+
+def _newest_first(names: Iterable[str]) -> list[str]:
+    """The manifests among these."""
+    return sorted((name for name in names if _MANIFEST.fullmatch(name)), key=_step_of, reverse=True)
 
 
 def _step_of(name: str) -> int:

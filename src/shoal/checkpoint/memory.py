@@ -2,7 +2,8 @@
 
 Pages are allocated when a segment is made (`fallocate`), so a segment that exists can be written to its end: a process
 never dies of SIGBUS because the memory ran out half way. A home is locked by the agent that lives in it; a home whose
-lock is free was left behind by an agent that was killed together with its guard, and is swept by the next one.
+lock is free was left behind by an agent that was killed together with its guard, and is swept by the next one. So is,
+after a while, one that was never finished: its name still begins with a dot.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import mmap
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 
 from shoal.core.errors import ShoalError
@@ -19,6 +21,8 @@ from shoal.core.errors import ShoalError
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
 _PREFIX = "shoal-memory-"
 _LOCK = "lock"
+_UNFINISHED_SECONDS = 60.0
+"""Nobody needs so long from making a home's directory to giving it its name."""
 _MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -71,21 +75,34 @@ class Home:
 
 def sweep(root: Path = SHARED_MEMORY) -> list[Path]:
     """Remove the homes in `root` that nobody lives in. Returns them."""
-    swept = []
-    for path in root.glob(f"{_PREFIX}*"):
-        try:
-            lock = os.open(path / _LOCK, os.O_RDWR)
-        except OSError:
-            continue  # another user's, or being removed
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            continue  # somebody lives in it
-        finally:
-            os.close(lock)
+    left = [path for path in root.glob(f"{_PREFIX}*") if _is_left(path)]
+    left += [path for path in root.glob(f".{_PREFIX}*") if _is_unfinished(path)]
+    for path in left:
         shutil.rmtree(path, ignore_errors=True)
-        swept.append(path)
-    return swept
+    return left
+
+
+def _is_left(home: Path) -> bool:
+    try:
+        lock = os.open(home / _LOCK, os.O_RDWR)
+    except OSError:
+        return False  # another user's, or being removed
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False  # somebody lives in it
+    finally:
+        os.close(lock)
+    return True
+
+
+def _is_unfinished(home: Path) -> bool:
+    """Whoever was making it died."""
+    try:
+        found = home.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _UNFINISHED_SECONDS
 
 
 def mapped(path: Path, *, write: bool) -> mmap.mmap:

@@ -1,12 +1,16 @@
 """Which slot of shared memory a save goes to: a value and the decisions about it. Pure.
 
-    FREE ──give──▶ WRITING ──told complete──▶ HELD ──something newer is held──▶ FREE
+    FREE ──give──▶ WRITING ──told complete──▶ HELD ──superseded──▶ FREE
                       └── its writer is gone, or asks again ──▶ FREE
 
-A slot that is being read (written to disk, sent to another agent) is never given out. The newest held one is kept
-until a newer one is complete, so that a process killed in the middle of a copy loses nothing that was saved; with one
-exception: it is on disk and there is no memory for another slot. Two slots are enough while the disk keeps up; when
-saves outrun it one or two more are made, so that training need not wait.
+A slot that is being read (written to disk, sent to another agent) is never given out. What is held is kept until a
+later image supersedes it, so that a process killed in the middle of a copy loses nothing that was saved; with one
+exception: there is no memory for another slot, and it is on disk or not the newest.
+
+Of this node's own images the last one counts, whatever its step: where training had to go back, what was saved before
+is of a past that nobody went on from. Of other nodes' copies, which may arrive late, the last one and the newest count.
+Two slots are enough while the disk keeps up; when saves outrun it one or
+two more are made, so that training need not wait.
 """
 
 from dataclasses import dataclass, replace
@@ -38,21 +42,30 @@ class Slots:
     next_number: int = 0
     next_order: int = 1
 
-    def newest(self) -> Slot | None:
-        return max((s for s in self.slots if s.step is not None), key=lambda s: (s.step, s.order), default=None)
-
     def held(self) -> list[Slot]:
         """What can be restored from, the newest first."""
         held = [s for s in self.slots if s.step is not None]
-        return sorted(held, key=lambda s: (s.step, s.order), reverse=True)
+        return sorted(held, key=_age, reverse=True)
+
+    def last_own(self) -> Slot | None:
+        """What a process of this node saved last."""
+        return max((s for s in self.held() if s.own), key=lambda s: s.order, default=None)
+
+    def standing(self) -> list[Slot]:
+        """What no later image supersedes, the newest first: one, in the usual course, and never more than three."""
+        held = self.held()
+        copies = [s for s in held if not s.own]
+        counting = (self.last_own(), max(copies, key=lambda s: s.order, default=None), next(iter(copies), None))
+        standing = [s for s in held if s in counting]
+        return [s for s in standing if not any(t.order > s.order and _age(t) > _age(s) for t in standing)]
 
     def slot(self, number: int) -> Slot | None:
         return next((s for s in self.slots if s.number == number), None)
 
     def unwritten(self) -> Slot | None:
-        """The newest image of this node's own that is not on disk; None: all that matters is."""
-        own = [s for s in self.held() if s.own]
-        return own[0] if own and not own[0].on_disk else None
+        """This node's last image, if it is not on disk; None: all that matters is."""
+        last = self.last_own()
+        return None if last is None or last.on_disk else last
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +121,11 @@ def not_made(book: Slots, make: Make, writer: str) -> tuple[Slots, Give | Skip |
     book = removed(book, make.instead_of)
     if any(s.readers or (s.writer is not None and s.writer != writer) for s in book.slots):
         return book, Skip()
-    newest = book.newest()
-    if newest is not None and newest.on_disk and newest.nbytes >= make.nbytes:
-        return _given(book, newest, writer), Give(newest.number)
+    standing = book.standing()
+    spare = [s for s in reversed(standing) if s.on_disk or s is not standing[0]]
+    fitting = next((s for s in spare if s.nbytes >= make.nbytes), None)
+    if fitting is not None:
+        return _given(book, fitting, writer), Give(fitting.number)
     return book, NoMemory()
 
 
@@ -153,10 +168,15 @@ def removed(book: Slots, number: int | None) -> Slots:
     return replace(book, slots=tuple(s for s in book.slots if s.number != number))
 
 
+def _age(slot: Slot) -> tuple[int, int]:
+    """The later the larger."""
+    return (slot.step or 0, slot.order)
+
+
 def _free(book: Slots) -> list[Slot]:
     """What may be filled, the largest first."""
-    newest = book.newest()
-    free = [s for s in book.slots if s.writer is None and not s.readers and s is not newest]
+    standing = book.standing()
+    free = [s for s in book.slots if s.writer is None and not s.readers and s not in standing]
     return sorted(free, key=lambda s: -s.nbytes)
 
 

@@ -5,7 +5,8 @@ the back-pressure too. Whatever was in a round that was never answered is said a
 datasets, completions, progress and departures mean the same when they are heard twice, and leases that were on their
 way when the connection broke are found by comparing what the agent is `holding` with what the ledger has given.
 
-An owner is one training process in one life: `worker-3.0@4711` is local rank 0 of worker-3 with pid 4711.
+An owner is one training process in one life: `worker-3.0@4711-8c1f9e02` is local rank 0 of worker-3 with pid 4711. The
+rest is a name that its agent gave it: in a container that starts again all have the pids of those before.
 """
 
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from shoal.core.ledger import Ask, Checkpoint, DatasetSpec, DynamicCheckpoint, L
 from shoal.core.nodes import NodeId
 
 
-def owner_of(node: str, local_rank: int, pid: int) -> Owner:
-    return Owner(f"{node}.{local_rank}@{pid}")
+def owner_of(node: str, local_rank: int, pid: int, life: str) -> Owner:
+    return Owner(f"{node}.{local_rank}@{pid}-{life}")
 
 
 def node_of(owner: Owner) -> NodeId:
@@ -47,7 +48,7 @@ class Restore:
 
     owner: Owner
     number: int
-    """The owner's own; said again, it changes nothing."""
+    """The owner's own; said again, it changes nothing. It is in every round until one that carried it was answered."""
     mark: Checkpoint
 
 
@@ -81,6 +82,9 @@ class Round:
     extents: tuple[Extent, ...] = ()
     """Heard before the asks: who asks for more gets it from what has grown."""
     stands: tuple[Stand, ...] = ()
+    roll_call: bool = False
+    """All owners of the node are in `holding`: any other that the ledger knows is gone, and perhaps its agent with it.
+    In the first round after every handshake."""
     holding: tuple[Holding, ...] = ()
     asks: tuple[Ask, ...] = ()
     departed: tuple[Departure, ...] = ()

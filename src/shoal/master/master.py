@@ -183,8 +183,17 @@ class Master:
     async def start(self) -> None:
         """Take the job's state over, if there is any, and open the port.
 
-        Raises `BadInput` when the port cannot be had, and what `StateStore.claim` raises.
+        Raises `BadInput` when the port cannot be had, and what `StateStore.claim` raises; nothing is left open then.
         """
+        try:
+            await self._take_on()
+            await self._server.start()
+        except BaseException:
+            if self._keeper is not None:
+                await self._keeper.close()
+            raise
+
+    async def _take_on(self) -> None:
         if self._keeper is not None:
             must_exist = self._begin is not Begin.ANYHOW
             patience = CLAIM_SECONDS if self._begin is Begin.TAKE_OVER else 0.0
@@ -193,7 +202,6 @@ class Master:
             if found is not None:
                 self._job, self._first = self._begun_with(found)
             await self._keeper.keep(self._job)
-        await self._server.start()
 
     def _begun_with(self, found: Job) -> tuple[Job, tuple[Effect, ...]]:
         now, fresh = self._clock.now(), (self._job, self._first)

@@ -148,6 +148,7 @@ class RemoteScaler:
         socket = AgentSocket(response, ServerSettings(), peer=peer)
         if self._socket is not None:
             self._socket.end()
+            self._give_up_orders()  # nobody answers them on another connection
         self._socket = socket
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -164,9 +165,13 @@ class RemoteScaler:
                 self._there.clear()
                 if self._end is not None:
                     self._heard.set()
-                for answer in self._answers.values():
-                    if not answer.done():
-                        answer.set_exception(PlatformUnavailable("the platform's connection ended"))
+                self._give_up_orders()
+
+    def _give_up_orders(self) -> None:
+        """They come again, as the plans they were made of."""
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(PlatformUnavailable("the platform's connection ended"))
 
     def _begin(self, hello: PlatformHello) -> None:
         assert self._desk is not None

@@ -1,10 +1,13 @@
 """A job's state in etcd v3, where several machines may try to be the job's master.
 
     <prefix>/term           the term of the master that owns the state
+    <prefix>/head           the number of the last write; its revision tells whether there was one since
     <prefix>/r/<number>     the records, numbered in order; the first one is the newest snapshot
 
 Every write is a transaction that compares the term first: a master that was superseded can change nothing, however
-late it finds out. Claiming is a compare-and-swap of the term, and reads the records in the same transaction.
+late it finds out. It also compares and moves the head: a write that was given up because no answer came can not be
+carried out after the one that took its place. Claiming is a compare-and-swap of the term, and reads the records in
+the same transaction.
 
 It speaks etcd's JSON gateway, which is there in every etcd since 3.4: one HTTP stack for everything.
 """
@@ -33,13 +36,16 @@ Json = dict[str, Any]
 class EtcdStore:
     pace = timedelta(0)
 
-    def __init__(self, url: str, *, prefix: str) -> None:
-        """`url`: `http://HOST:PORT` of etcd's clients' port."""
+    def __init__(self, url: str, *, prefix: str, timeout: float = TIMEOUT_SECONDS) -> None:
+        """`url`: `http://HOST:PORT` of etcd's clients' port. `timeout`: seconds that one answer may take."""
+        self._timeout = timeout
         self._url = url.rstrip("/")
         self._prefix = prefix.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
         self._term = 0
         self._next = 0
+        self._head: int | None = None
+        """The revision of the last write; None: nobody knows whether that one was carried out."""
         self._is_whole = False
 
     @classmethod
@@ -52,19 +58,19 @@ class EtcdStore:
         return cls(f"{scheme}://{parts.netloc}", prefix=parts.path)
 
     async def claim(self) -> Claimed:
-        self._session = self._session or aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS))
+        self._session = self._session or aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout))
         for _ in range(_TRIES):
             term, revision = await self._found_term()
             if term is None and not await self._has_records():
                 raise StateUnreadable(f"{self._where}/term is no number; nothing was changed")
             mine = 1 + (term or 0)
             answer = await self._transaction(
-                compare={"target": "MOD", "key": self._key("term"), "mod_revision": str(revision)},
-                then=(_put(self._key("term"), str(mine).encode()), self._all_records()),
+                _unchanged(self._key("term"), revision),
+                then=(_put(self._key("term"), str(mine).encode()), self._all_records(), _put(self._key("head"), b"0")),
             )
             if answer.get("succeeded"):
                 found = answer["responses"][1]["response_range"].get("kvs", [])
-                self._term, self._is_whole = mine, True
+                self._term, self._head, self._is_whole = mine, int(answer["header"]["revision"]), True
                 self._next = 1 + (int(_bytes(found[-1]["key"])[-_DIGITS:]) if found else 0)
                 return Claimed(term=mine, records=tuple(_bytes(each.get("value", "")) for each in found))
         raise StateUnavailable(f"{self._where}: others claimed it {_TRIES} times while we tried")
@@ -93,17 +99,30 @@ class EtcdStore:
 
     async def _write(self, *requests: Json) -> None:
         self._next += 1  # also when it fails: nobody knows whether it was written all the same
-        term = str(self._term).encode()
-        try:
-            answer = await self._transaction(
-                compare={"target": "VALUE", "key": self._key("term"), "value": _text(term)}, then=requests
-            )
-        except StateUnavailable:
-            self._is_whole = False
-            raise
-        if not answer.get("succeeded"):
+        number = str(self._next).encode()
+        mine = {"target": "VALUE", "key": self._key("term"), "value": _text(str(self._term).encode())}
+        for _ in range(_TRIES):
+            try:
+                head = self._head if self._head is not None else await self._found_head()
+                self._head = None
+                answer = await self._transaction(
+                    mine, _unchanged(self._key("head"), head), then=(*requests, _put(self._key("head"), number))
+                )
+            except StateUnavailable:
+                self._is_whole = False
+                raise
+            if answer.get("succeeded"):
+                self._head = int(answer["header"]["revision"])
+                return
             newer, _ = await self._found_term()
-            raise Superseded(f"{self._where}: term {self._term} was superseded by {newer}")
+            if newer != self._term:
+                raise Superseded(f"{self._where}: term {self._term} was superseded by {newer}")
+        raise StateUnavailable(f"{self._where} changes faster than it can be written")
+
+    async def _found_head(self) -> int:
+        """The revision of the last write that was carried out; 0: there was none."""
+        found = (await self._ask("range", {"key": self._key("head")})).get("kvs", [])
+        return int(found[0]["mod_revision"]) if found else 0
 
     async def _found_term(self) -> tuple[int | None, int]:
         """The term (None: something that is none), and the revision in which it was written; 0 and 0: none was."""
@@ -117,8 +136,9 @@ class EtcdStore:
     async def _has_records(self) -> bool:
         return bool((await self._ask("range", self._all_records()["request_range"])).get("kvs"))
 
-    async def _transaction(self, *, compare: Json, then: Sequence[Json]) -> Json:
-        return await self._ask("txn", {"compare": [{"result": "EQUAL", **compare}], "success": list(then)})
+    async def _transaction(self, *compare: Json, then: Sequence[Json]) -> Json:
+        equal = [{"result": "EQUAL", **each} for each in compare]
+        return await self._ask("txn", {"compare": equal, "success": list(then)})
 
     def _all_records(self) -> Json:
         return {
@@ -138,7 +158,7 @@ class EtcdStore:
             async with self._session.post(f"{self._url}/v3/kv/{what}", data=data) as response:
                 said, status = await response.read(), response.status
         except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as exc:  # noqa: UP041 - what aiohttp raises
-            raise StateUnavailable(f"{self._where} does not answer: {exc or 'no answer in time'}") from exc
+            raise StateUnavailable(f"{self._where} does not answer: {str(exc) or 'no answer in time'}") from exc
         try:
             answer = msgspec.json.decode(said, type=Json)
         except msgspec.MsgspecError as exc:
@@ -156,6 +176,10 @@ class EtcdStore:
 
     def _record(self, number: int) -> str:
         return self._key(f"r/{number:0{_DIGITS}}")
+
+
+def _unchanged(key: str, revision: int) -> Json:
+    return {"target": "MOD", "key": key, "mod_revision": str(revision)}
 
 
 def _put(key: str, value: bytes) -> Json:

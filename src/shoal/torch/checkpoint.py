@@ -139,8 +139,9 @@ class Checkpoints:
         job = self._session.attached.job
         try:
             with self._state.busy("checkpoint"):
-                manifests.write(folder, _parts(layout, tensors), job=job, step=self._state.step, saved_at=time.time())
-                manifests.prune(folder, keep=refused.keep)
+                step = self._state.step
+                manifests.write(folder, _parts(layout, tensors), job=job, step=step, saved_at=time.time())
+                manifests.prune(folder, keep=refused.keep, written=step)
         except OSError as exc:
             self._tell_once(f"the state cannot be saved to {folder.url}: {exc}; training goes on")
             return False

@@ -5,9 +5,11 @@ earlier one says. `Prepare`, `Commit`, `StorePush`, `Pause`, `Interrupt` and `Re
 training processes as they are (see `local`).
 """
 
+from typing import Annotated
+
 import msgspec
 
-from shoal.core.ledger import Wake
+from shoal.core.ledger import MAX_TERM, Wake
 from shoal.core.nodes import ProcessSeen
 from shoal.core.rounds import Round, RoundAnswer
 from shoal.core.saving import CheckpointSpec
@@ -25,6 +27,10 @@ MAX_MESSAGE = 4 * 1024 * 1024
 MAX_COMMAND = 128 * 1024 * 1024
 """Bytes that are read of one message from the master. A commit carries every member's addresses, and gloo's are about
 150 + 8 n bytes each in a world of n: 8 MB for 1,000 processes."""
+
+
+Term = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TERM)]
+"""A master's term, as a peer has heard of it. A master takes one above it, so not any number is believed."""
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=True):
@@ -49,7 +55,7 @@ class Hello(Message, frozen=True, kw_only=True):
     generation: int = 0
     """The committed world it is in; 0: none. Not 0 when it reconnects."""
     sdk: bool = False
-    term: int = 0
+    term: Term = 0
     """The highest term of a master it has spoken to; a master with a lower one has been superseded."""
 
 

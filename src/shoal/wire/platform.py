@@ -8,7 +8,7 @@ it begins again with what exists: nothing has to be remembered on the way.
 from shoal.core.exits import ProcessExit
 from shoal.core.nodes import Node
 from shoal.core.view import JobView
-from shoal.wire.messages import Message
+from shoal.wire.messages import Message, Term
 
 # From the platform ---------------------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ class PlatformHello(Message, frozen=True, kw_only=True):
     """The nodes that exist."""
     ended: dict[str, ProcessExit]
     """Those that existed, and how they ended. A node in neither was never started."""
-    term: int = 0
+    term: Term = 0
     """The highest term of a master it has spoken to."""
     view_seconds: float = 0.25
     """How often it wants to see the job."""

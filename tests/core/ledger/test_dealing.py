@@ -28,6 +28,7 @@ from shoal.core.ledger import (
 )
 from shoal.core.ledger.dealing import Deal, Standing, dealt, mark_of, opened, standing_at
 from shoal.core.ledger.intervals import merged
+from shoal.core.ledger.ordered import OrderedCheckpoint
 from shoal.core.ledger.rewind import LaneMark, OpenShard
 
 
@@ -189,6 +190,8 @@ BAD = {
     "a-shard-of-no-lane": {"open_shards": (OpenShard(1, 0, 1),)},
     "a-shard-twice": {"open_shards": (OpenShard(0, 1, 1), OpenShard(0, 1, 2))},
     "more-than-a-shard-has": {"open_shards": (OpenShard(0, 1, 5),)},
+    "an-attempt-that-no-master-gives": {"attempts": 1 << 63},
+    "the-turn-of-no-lane": {"turn": 1},
     "less-than-nothing": {"open_shards": (OpenShard(0, 1, -1),)},
 }
 
@@ -203,3 +206,20 @@ def test_a_mark_that_no_ledger_has_made_is_refused_and_changes_nothing(wrong: di
         stood(ledger, mark, generation=1, step=1)
     with pytest.raises(BadInput, match="cannot be"):
         restored(ledger, Checkpoint(dynamic=(mark,)))
+
+
+@pytest.mark.parametrize("wrong", [{"epoch": 1 << 63}, {"lanes": (LaneMark(1 << 63, None, False),)}], ids=str)
+def test_a_mark_with_numbers_that_cannot_be_written_down_is_refused(wrong: dict[str, Any]) -> None:
+    ledger = registered(Ledger(), a_stream(0))
+    (mark,) = checkpoint(ledger).dynamic
+    with pytest.raises(BadInput, match="cannot be"):
+        restored(ledger, Checkpoint(dynamic=(replace(mark, **wrong),)))
+
+
+def test_a_mark_of_the_other_mode_is_refused() -> None:
+    leased, in_order = a_dataset(20, 5), an_ordered_dataset(20, 2, 2)
+    with pytest.raises(BadInput, match="dataset train has no steps"):
+        restored(Ledger(), Checkpoint(ordered=(OrderedCheckpoint(spec=leased, steps=1),)))
+    (mark,) = checkpoint(registered(Ledger(), leased)).dynamic
+    with pytest.raises(BadInput, match="cannot be"):
+        restored(Ledger(), Checkpoint(dynamic=(replace(mark, spec=in_order, lanes=()),)))

@@ -30,6 +30,7 @@ from shoal.core.ledger import (
     registered,
     restored,
 )
+from shoal.core.ledger.leases import ATTEMPTS_PER_TERM
 
 
 def test_one_round_trip_counts_and_leases() -> None:
@@ -272,6 +273,7 @@ def test_of_two_claims_to_one_shard_the_newer_counts() -> None:
         {"partition": 3},
         {"stop": 9},
         {"epoch": 4},
+        {"attempt": 2 * ATTEMPTS_PER_TERM},
     ],
     ids=str,
 )
@@ -279,9 +281,9 @@ def test_a_claim_to_what_is_no_shard_changes_nothing(lie: dict[str, int]) -> Non
     desk = Desk(a_dataset(10, 2))
     (lease,) = desk.ask("a").leases
     before = desk.ledger
-    claim = replace(lease, attempt=7, **lie)
+    claim = replace(lease, **{"attempt": 7, **lie})
     desk.ledger, answer = reconnected(desk.ledger, Owner("b"), "train", [claim], desk.now)
-    assert [x.attempt for x in answer.refused] == [7]
+    assert [x.attempt for x in answer.refused] == [claim.attempt]
     assert desk.ledger == before
 
 

@@ -44,6 +44,8 @@ def asked(turn: Turn, event: DataAsked) -> None:
             unusable.append(DatasetRefusal(dataset=stand.mark.spec.name, reason=str(exc)))
         else:
             _take(turn, book, ())
+    if heard.roll_call:
+        _called(turn, event.node, {claim.owner for claim in heard.holding})
     for claim in heard.holding:
         void += _reunited(turn, claim)
     for wish in heard.asks:
@@ -68,12 +70,13 @@ def asked(turn: Turn, event: DataAsked) -> None:
         )
     for departure in heard.departed:
         _departed(turn, departure)
+    refused = tuple(_restored(turn, event.node, heard.restores))
     answer = RoundAnswer(
         number=event.round.number,
         unusable=tuple(unusable),
         void=tuple(void),
         given=tuple(given),
-        refused=tuple(_restored(turn, heard.restores)),
+        refused=refused,
         mark=ledgers.checkpoint(turn.job.ledger) if heard.marks else None,
     )
     # Before all wakes that the round brought about: who is told to wait must not have been woken already.
@@ -121,8 +124,13 @@ def _own(heard: Round, node: NodeId) -> Round:
     )
 
 
-def _restored(turn: Turn, restores: tuple[Restore, ...]) -> Iterable[tuple[Owner, str]]:
-    """Go back, or forth, to where a model was saved. Each wish is fulfilled once, however often it is said."""
+def _restored(turn: Turn, node: NodeId, restores: tuple[Restore, ...]) -> Iterable[tuple[Owner, str]]:
+    """Go back, or forth, to where a model was saved. Each wish is fulfilled once, however often it is said; one that is
+    said no more was heard of, and is forgotten."""
+    said = {restore.owner for restore in restores}
+    known = {owner: number for owner, number in turn.job.restored.items() if node_of(owner) != node or owner in said}
+    if len(known) < len(turn.job.restored):
+        turn.job = replace(turn.job, restored=known)
     for restore in restores:
         if turn.job.restored.get(restore.owner, -1) >= restore.number:
             continue
@@ -145,6 +153,18 @@ def _reunited(turn: Turn, claim: Holding) -> Iterable[tuple[Owner, str, int]]:
     return [(claim.owner, claim.dataset, refusal.attempt) for refusal in reunion.refused]
 
 
+def _called(turn: Turn, node: NodeId, present: set[Owner]) -> None:
+    """These are all of a node: what others of it held goes to others. Their agent was lost with them."""
+    for owner in _owners(turn.job.ledger):
+        if node_of(owner) == node and owner not in present:
+            _take(turn, *ledgers.lost(turn.job.ledger, owner, charged=False, reason=f"{node} began anew"))
+
+
+def _owners(book: Ledger) -> list[Owner]:
+    """Who holds something or waits for it."""
+    return sorted({owner for d in book.dynamic.values() for owner in (*d.held, *d.waiting)})
+
+
 def _departed(turn: Turn, gone: Departure) -> None:
     _take(turn, *ledgers.lost(turn.job.ledger, gone.owner, charged=gone.charged, reason=gone.reason))
 
@@ -153,8 +173,7 @@ def nodes_changed(turn: Turn, before: Job) -> None:
     """Processes of nodes that are no longer live hold nothing any more."""
     if turn.job.nodes is before.nodes or not turn.job.ledger.dynamic:
         return
-    owners = {owner for d in turn.job.ledger.dynamic.values() for owner in (*d.held, *d.waiting)}
-    for owner in sorted(owners):
+    for owner in _owners(turn.job.ledger):
         node = turn.job.nodes.get(node_of(owner))
         if node is None or not node.is_live:
             why = "it is unknown" if node is None else node.reason

@@ -197,7 +197,7 @@ class Job:
     reunion: Reuniting | None = None
     unexplained: Mapping[NodeId, Unexplained] = field(default_factory=dict)
     restored: Mapping[Owner, int] = field(default_factory=dict)
-    """Of each process that restored a checkpoint, the last time it did, by its own count."""
+    """Of each process that restored a checkpoint and may not know yet that it did, the last time, by its own count."""
     resumed: int = 0
     """How many times all of it was gone and it was begun again from its records."""
 

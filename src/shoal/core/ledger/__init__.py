@@ -9,7 +9,7 @@ stream goes, `rewind` checkpoints; `dealing` is for worlds that train in lockste
 
 from shoal.core.ledger.account import Account, records
 from shoal.core.ledger.datasets import DatasetSpec, GlobalBatch, Kind, LeaseSettings, Purpose, Shuffle
-from shoal.core.ledger.leases import Answer, Ask, Lease, Owner, Poison, Progress, Refusal, Verdict, Wake
+from shoal.core.ledger.leases import MAX_TERM, Answer, Ask, Lease, Owner, Poison, Progress, Refusal, Verdict, Wake
 from shoal.core.ledger.ledger import (
     Checkpoint,
     Ledger,
@@ -38,6 +38,7 @@ from shoal.core.ledger.reunion import Reunion
 from shoal.core.ledger.rewind import DynamicCheckpoint
 
 __all__ = [
+    "MAX_TERM",
     "Account",
     "Answer",
     "Ask",

@@ -18,6 +18,13 @@ Owner = NewType("Owner", str)
 """Who trains: one training process, named so that its next life has another name."""
 
 
+ATTEMPTS_PER_TERM = 1 << 40
+"""More leases than one master gives in its life."""
+MAX_TERM = 1 << 22
+"""More masters than a job has. With the last one's attempts every number is below 2**63, as wherever it is kept."""
+MAX_ATTEMPT = (MAX_TERM + 1) * ATTEMPTS_PER_TERM
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One shard in somebody's hands."""

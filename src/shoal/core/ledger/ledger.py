@@ -154,6 +154,8 @@ def restored(ledger: Ledger, mark: Checkpoint) -> tuple[Ledger, tuple[Wake, ...]
     A dataset that is not in the checkpoint begins anew, for the model has seen nothing of it. One that is not
     registered yet is taken over from the checkpoint; register first if it should have other epochs or lease settings.
     """
+    for seen in mark.ordered:
+        ordered.rewound(OrderedDataset(spec=seen.spec), seen.steps)  # raises for what cannot be
     for known in mark.dynamic:
         rewind.check(known)
     for spec in (*(known.spec for known in mark.ordered), *(known.spec for known in mark.dynamic)):

@@ -12,11 +12,8 @@ from datetime import datetime
 
 from shoal.core.ledger.dynamic import DynamicDataset, settled, with_leases
 from shoal.core.ledger.lanes import bounds, shards_in
-from shoal.core.ledger.leases import Lease, Owner, Refusal, Returned, Wake
+from shoal.core.ledger.leases import ATTEMPTS_PER_TERM, Lease, Owner, Refusal, Returned, Wake
 from shoal.core.ledger.losses import given_back
-
-ATTEMPTS_PER_TERM = 1 << 40
-"""More leases than one master gives in its life; room for 2**22 masters."""
 
 MAX_UNHEARD = 1 << 17
 """How many shards a lost master may have leased after its last kept words. A claim further ahead is no honest one."""
@@ -87,6 +84,8 @@ class _Table:
             return None
         if claim.attempt <= self._d.floor:
             return f"{name} is from before a restore"
+        if claim.attempt > (self._d.attempts // ATTEMPTS_PER_TERM + 1) * ATTEMPTS_PER_TERM:
+            return f"{name} was never given, the last is {self._d.attempts}"
         if claim.epoch != self._d.epoch:
             return f"{name} is of epoch {claim.epoch}, this is epoch {self._d.epoch}"
         if not self._is_plausible(claim):

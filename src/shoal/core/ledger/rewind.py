@@ -13,7 +13,7 @@ from shoal.core.errors import BadInput
 from shoal.core.ledger.datasets import DatasetSpec, Kind
 from shoal.core.ledger.dynamic import DynamicDataset, settled
 from shoal.core.ledger.lanes import Lane, bounds, lanes_of, shards_in
-from shoal.core.ledger.leases import Returned, Wake
+from shoal.core.ledger.leases import MAX_ATTEMPT, Returned, Wake
 from shoal.core.ledger.streams import closed, grown
 
 
@@ -60,17 +60,25 @@ def checkpoint(d: DynamicDataset) -> DynamicCheckpoint:
     )
 
 
+_MAX_NUMBER = 1 << 62
+"""No epoch or offset is beyond it, so that what follows can be written down wherever it is kept."""
+
+
 def check(mark: DynamicCheckpoint) -> None:
     """Raises `BadInput` for a mark that no ledger has made: they come over the wire and out of files."""
     spec, fresh = mark.spec, () if mark.spec.is_ordered or mark.epoch < 0 else lanes_of(mark.spec, mark.epoch)
     wrong = BadInput(f"dataset {spec.name}: what is said to be trained of epoch {mark.epoch} cannot be")
-    if len(fresh) != len(mark.lanes) or (spec.epochs is not None and mark.epoch >= spec.epochs):
+    if not fresh or len(fresh) != len(mark.lanes) or (spec.epochs is not None and mark.epoch >= spec.epochs):
+        raise wrong
+    if not (0 <= mark.attempts <= MAX_ATTEMPT and 0 <= mark.turn < len(fresh) and mark.epoch < _MAX_NUMBER):
         raise wrong
     lanes = [_at(lane, m) for lane, m in zip(fresh, mark.lanes, strict=True)]
     for lane, first in zip(lanes, fresh, strict=True):
         end = shards_in(spec, lane) if lane.closed else None
         bounded = spec.kind is not Kind.STREAM
         if (bounded and (lane.until, lane.closed) != (first.until, first.closed)) or lane.cursor < 0:
+            raise wrong
+        if bounds(spec, lane, lane.cursor)[1] > _MAX_NUMBER or (lane.until or 0) > _MAX_NUMBER:
             raise wrong
         if (lane.until is not None and lane.until < lane.first) or (end is not None and lane.cursor > end):
             raise wrong
