@@ -82,6 +82,15 @@ def test_out_of_memory_asks_for_more_up_to_the_limit_of_the_job() -> None:
     assert story.job.nodes[NodeId("worker-2")].resource.memory == 1200
 
 
+def test_what_a_node_has_may_be_told_after_it_was_announced() -> None:
+    story = a_job(*TWO)
+    story.train(*TWO)
+    story.happen(announced(*TWO, memory=1000))
+    story.happen(announced(*TWO))  # an older word
+    story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
+    assert story.job.nodes[NodeId("worker-2")].resource.memory == 1500
+
+
 def test_the_named_go_first() -> None:
     story = a_job(*THREE)
     story.train(*THREE)
