@@ -15,6 +15,9 @@ def refusal(job: Job, count: int) -> str | None:
     spec = job.spec
     if job.ending is not None or job.ended is not None:
         return f"job {spec.name} is ending: {job.reason}"
+    if spec.platform_grows:
+        ask = f"kubectl scale ej/{spec.name} --replicas={count}"
+        return f"job {spec.name}: how many nodes it has is the cluster's to say; ask there: {ask}"
     if not spec.min_nodes <= count <= spec.max_nodes:
         return f"job {spec.name}: worker={count} asked, it takes {spec.min_nodes} to {spec.max_nodes}"
     if count % spec.node_unit:
