@@ -287,8 +287,8 @@ def masters(cluster: Cluster, rounds: int) -> list[Row]:
     folder.mkdir()
     training = Training(cluster, folder)
     try:
-        before = training.wait_for_agents()
         training.wait_for_steps(10)
+        before = training.wait_for_agents()
         kills = []
         for number in range(rounds):
             progress(f"master killed: {number + 1} of {rounds}")
