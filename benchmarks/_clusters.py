@@ -13,11 +13,11 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
-from _common import Options, end_tree, report
+from _common import Options, end_tree, report_nothing
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
@@ -68,9 +68,9 @@ def _is_built() -> bool:
     return all((Path(where) / part).exists() for part in PARTS)
 
 
-def _skip(name: str, why: str, options: Options) -> None:
-    report(name, f"not measured: {why}", [], options)
-    sys.exit(0)
+def _skip(name: str, why: str, options: Options) -> NoReturn:
+    report_nothing(name, why, options)
+    sys.exit(0 if options.quick else 1)
 
 
 def elastic_job(name: str, namespace: str, *, most: int, replicas: int | None = None) -> dict[str, Any]:

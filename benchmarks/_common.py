@@ -81,12 +81,23 @@ def report(name: str, scale: str, rows: Sequence[Row], options: Options) -> None
             row.case, _number(row.value), row.unit, row.peer or "", _number(row.peer_value), _number(row.ratio)
         )
     console.print(table)
-    if options.json is not None:
-        text = json.dumps({"name": name, "rows": [row.as_json() for row in rows]}, indent=2)
-        if options.json == "-":
-            print(text)
-        else:
-            Path(options.json).write_text(text + "\n")
+    _write_json(name, rows, options)
+
+
+def report_nothing(name: str, why: str, options: Options) -> None:
+    """Say in one line that this machine cannot measure it. The JSON has no rows."""
+    print(f"{name}: not measured: {why}", file=sys.stderr if options.json == "-" else sys.stdout)
+    _write_json(name, [], options)
+
+
+def _write_json(name: str, rows: Sequence[Row], options: Options) -> None:
+    if options.json is None:
+        return
+    text = json.dumps({"name": name, "rows": [row.as_json() for row in rows]}, indent=2)
+    if options.json == "-":
+        print(text)
+    else:
+        Path(options.json).write_text(text + "\n")
 
 
 def _number(value: float | None) -> str:

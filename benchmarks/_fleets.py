@@ -120,7 +120,7 @@ class TorchrunFleet:
         self._job = job
         self._flags = flags
         self._environment = {**ENVIRONMENT, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": str(int(not share_store))}
-        self._endpoint = f"127.0.0.1:{_free_port()}"
+        self._endpoint = f"127.0.0.1:{free_port()}"
         self._nodes: list[subprocess.Popen[bytes]] = []
 
     def start(self, nodes: int) -> None:
@@ -159,7 +159,7 @@ class DlroverFleet:
         self._job = job
         self._flags = flags
         self._launcher = Path(launcher)
-        self._port = _free_port()
+        self._port = free_port()
         self._master: subprocess.Popen[bytes] | None = None
         self._nodes: list[subprocess.Popen[bytes]] = []
 
@@ -270,7 +270,7 @@ def _ancestor(pid: int, is_it: Callable[[psutil.Process], bool]) -> psutil.Proce
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

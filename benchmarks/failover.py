@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import Row, parse_options, progress, report
-from _fleets import ENVIRONMENT, Job, ShoalFleet, Trial
+from _fleets import ENVIRONMENT, Job, ShoalFleet, Steps, Trial
 
 NODES = 3
 STEADY_STEPS = 15
@@ -94,7 +94,7 @@ def kill(trial: Trial, master: Master) -> Kill:
     master.wait_for_agents()
     back = time.monotonic()
     trial.wait_steady(NODES, steps=3, seconds=PATIENCE)
-    gaps = step_seconds(trial, since=at - 0.1, until=at + back - began)
+    gaps = step_seconds(trial.steps, since=at - 0.1, until=at + back - began)
     before = [s.at for s in trial.steps.all[:known] if s.rank == 0][-100:]
     return Kill(
         answers=answered - began,
@@ -104,20 +104,20 @@ def kill(trial: Trial, master: Master) -> Kill:
     )
 
 
-def step_seconds(trial: Trial, *, since: float, until: float) -> list[float]:
+def step_seconds(steps: Steps, *, since: float, until: float) -> list[float]:
     """How long the steps of each process took that were under way between these times."""
     found = []
-    for pid in {step.pid for step in trial.steps.all}:
-        times = [step.at for step in trial.steps.of(pid)]
+    for pid in {step.pid for step in steps.all}:
+        times = [step.at for step in steps.of(pid)]
         found += [end - begin for begin, end in itertools.pairwise(times) if end >= since and begin <= until]
     return found
 
 
-def repeated_or_missing(trial: Trial) -> int:
+def repeated_or_missing(done: Steps) -> int:
     """Steps that a process did not do right after the one before."""
     wrong = 0
-    for pid in {step.pid for step in trial.steps.all}:
-        steps = [step.step for step in trial.steps.of(pid)]
+    for pid in {step.pid for step in done.all}:
+        steps = [step.step for step in done.of(pid)]
         wrong += sum(after != before + 1 for before, after in itertools.pairwise(steps))
     return wrong
 
@@ -152,7 +152,7 @@ def life(rounds: int) -> tuple[list[Kill], list[Kill], dict[str, int]]:
         after = master.wait_for_agents()
         trial.steps.read()
         counts = {
-            "steps lost or done again": repeated_or_missing(trial),
+            "steps lost or done again": repeated_or_missing(trial.steps),
             "processes restarted": len(pids(after) - pids(before)),
             "worlds formed anew": after["generation"] - before["generation"],
         }

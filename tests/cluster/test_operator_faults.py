@@ -111,10 +111,12 @@ class Supervisor(threading.Thread):
         self._process = play.operator(*SHORT)
         self._over = threading.Event()
         self.killed = 0
+        self._doomed = 0
         play.chaos.kill_after(first, self._kill)
         self.start()
 
     def _kill(self) -> None:
+        self._doomed = self._process.pid
         os.kill(self._process.pid, signal.SIGKILL)
 
     def run(self) -> None:
@@ -130,7 +132,8 @@ class Supervisor(threading.Thread):
         self._play.chaos.kill_after(10**9, lambda: None)
         self._over.set()
         self.join()
-        if not self._process.is_alive():
+        if self._doomed == self._process.pid:  # it may take a moment to die
+            self._process.wait()
             self._play.operator(*SHORT)
 
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.core.job_builders import Story
 
 from shoal.core.exits import ProcessExit
-from shoal.core.job import reconcile
+from shoal.core.job import reconcile, refusal
 from shoal.core.job.values import (
     AgentDisconnected,
     Announced,
@@ -80,6 +80,29 @@ def test_out_of_memory_asks_for_more_up_to_the_limit_of_the_job() -> None:
     story.train(*TWO)
     story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
     assert story.job.nodes[NodeId("worker-2")].resource.memory == 1200
+
+
+def test_what_a_node_has_may_be_told_after_it_was_announced() -> None:
+    story = a_job(*TWO)
+    story.train(*TWO)
+    story.happen(announced(*TWO, memory=1000))
+    story.happen(announced(*TWO))  # an older word
+    story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
+    assert story.job.nodes[NodeId("worker-2")].resource.memory == 1500
+
+
+def test_a_grant_above_the_first_maximum_makes_a_world_of_that_size() -> None:
+    story = Story(nodes=0, maximum=2, platform_grows=True)
+    story.happen(ScaleAsked(count=3, who="the grant"))
+    story.happen(announced(*THREE))
+    story.train(*THREE)
+    assert story.world == list(THREE)
+
+
+def test_people_ask_the_cluster_for_nodes_and_not_the_master() -> None:
+    said = refusal(a_job(*TWO).job, 3)
+    assert said is not None
+    assert "kubectl scale ej/" in said
 
 
 def test_the_named_go_first() -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from tests.operator.builders import SETTINGS
@@ -34,14 +35,17 @@ WRITES = frozenset({"write_status", "ensure", "create_pod", "delete_pod", "delet
 class Crashing:
     """A cluster whose user dies after its n-th write: the write is done, and nothing comes after it."""
 
-    def __init__(self, cluster: KubernetesCluster, after: int | None) -> None:
+    def __init__(self, cluster: KubernetesCluster, after: int | None, ensure: Any = None) -> None:
         self._cluster = cluster
+        self._ensure = ensure
         self._left = after
         self.writes = 0
         self.crashed = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._cluster, name)
+        if name == "ensure" and self._ensure is not None:
+            return lambda manifest: self._ensure(partial(found, manifest))
         return self._counted(found) if name in WRITES else found
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,11 +71,11 @@ class Stage:
     # The operator --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def operator(self, *, crash_after: int | None = None) -> AsyncIterator[Crashing]:
+    async def operator(self, *, crash_after: int | None = None, ensure: Any = None) -> AsyncIterator[Crashing]:
         async with Client(self.server.access()) as client:
             recorder = Recorder(client, controller=MANAGER, instance="test")
             cluster = KubernetesCluster(client, recorder=recorder, manager=MANAGER)
-            crashing = Crashing(cluster, crash_after)
+            crashing = Crashing(cluster, crash_after, ensure)
             operator = Operator(
                 crashing,  # type: ignore[arg-type]
                 self.settings,

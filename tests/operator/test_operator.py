@@ -8,6 +8,7 @@ from tests.operator.builders import TEMPLATE, a_role
 from tests.operator.stage import Stage, a_stage, quick
 
 from shoal.platforms.kubernetes.client import Merge
+from shoal.platforms.kubernetes.errors import Unavailable
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
 from shoal.platforms.kubernetes.objects import PODS, SECRETS, SERVICES
 
@@ -186,3 +187,21 @@ async def test_the_masters_report_survives_the_operators_writes() -> None:
         await stage.client.set_scale(ELASTIC_JOBS, "mnist", 2, namespace="default")
         await stage.until(lambda: len(stage.running()) == 2, "two workers")
         assert stage.job()["status"]["training"]["phase"] == "running"
+
+
+async def test_each_try_to_prepare_a_job_gets_further_than_the_one_before() -> None:
+    """A server that refuses every other write of fixed objects: what is there is not asked for again."""
+    async with a_stage() as stage:
+        count = 0
+
+        async def flaky(call: Any) -> None:
+            nonlocal count
+            count += 1
+            if count % 2:
+                raise Unavailable("not now")
+            await call()
+
+        async with stage.operator(ensure=flaky):
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+            await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        assert count <= 20

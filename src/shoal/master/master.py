@@ -28,6 +28,7 @@ from shoal.core.job import (
     deadline,
     fenced,
     handle,
+    has_news,
     new_job,
     noted,
     reconcile,
@@ -420,7 +421,8 @@ class Master:
 
     def announced(self, nodes: tuple[Announced, ...]) -> None:
         """The platform has added these nodes by itself, or is about to."""
-        if any(each.node not in self._job.nodes for each in nodes):
+        known = self._job.nodes
+        if any(each.node not in known or has_news(known[each.node], each) for each in nodes):
             self._happen(NodesAnnounced(nodes=nodes))
             self._heard_of_nodes.set()
             self._heard_of_nodes = asyncio.Event()

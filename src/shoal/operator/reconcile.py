@@ -57,6 +57,8 @@ class Reconciler:
         self._reader = reader or Reader()
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
+        self._ensured: dict[str, set[str]] = {}
+        """Of each job that is being prepared, what exists."""
         self._held: dict[str, Held] = {}
         self._made: dict[str, dict[str, str]] = {}
         """Of each job, names and uids of Pods that were made and not yet seen to be recorded."""
@@ -153,15 +155,24 @@ class Reconciler:
         """Do what was decided. Returns what the server refused."""
         namespace = job.key.namespace
         await self._all(partial(self._cluster.delete_pod, namespace, ref.name, ref.uid) for ref in plan.delete)
-        troubles = await self._all(partial(self._cluster.ensure, manifest) for manifest in plan.ensure)
+        troubles = await self._all(partial(self._ensure, job, plan.form, manifest) for manifest in plan.ensure)
         if troubles:
             return troubles
         if plan.ensure and plan.form is not None:
             self._prepared[job.uid] = plan.form
+            self._ensured.pop(job.uid, None)
         troubles = await self._all(partial(self._create, job, manifest) for manifest in plan.create)
         if plan.delete_job:
             await self._cluster.delete_job(namespace, job.name, job.uid)
         return troubles
+
+    async def _ensure(self, job: JobSeen, form: str | None, manifest: Json) -> None:
+        """What is there already is not asked for again while the rest still fails: each try gets a bit further."""
+        done = self._ensured.setdefault(job.uid, set())
+        which = f"{form} {manifest['kind']} {manifest['metadata']['name']}"
+        if which not in done:
+            await self._cluster.ensure(manifest)
+            done.add(which)
 
     async def _create(self, job: JobSeen, manifest: Json) -> None:
         self._made.setdefault(job.uid, {})[manifest["metadata"]["name"]] = await self._cluster.create_pod(manifest)
@@ -209,6 +220,7 @@ class Reconciler:
         if uid is not None:
             self._prepared.pop(uid, None)
             self._held.pop(uid, None)
+            self._ensured.pop(uid, None)
             self._made.pop(uid, None)
             for plan in self._plans_of.pop(uid, ()):
                 self._said.pop(plan, None)

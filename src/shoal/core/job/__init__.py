@@ -8,7 +8,7 @@ people. The master is a shell around
 
 from shoal.core.job.handle import admit, deadline, handle, new_job
 from shoal.core.job.looks import view
-from shoal.core.job.members import refusal, staying
+from shoal.core.job.members import has_news, refusal, staying
 from shoal.core.job.resume import resumed
 from shoal.core.job.takeover import fenced, noted, reconcile, taken_over
 from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
@@ -23,6 +23,7 @@ __all__ = [
     "deadline",
     "fenced",
     "handle",
+    "has_news",
     "new_job",
     "noted",
     "reconcile",

@@ -3,6 +3,7 @@
 Events of nodes that are not live, or that speak for an earlier incarnation, change nothing: they are late.
 """
 
+import sys
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
@@ -63,7 +64,8 @@ def fresh_job(spec: JobSpec, settings: JobSettings, now: datetime) -> Job:
     rendezvous = Rendezvous(
         settings=WorldSettings(
             min_nodes=spec.min_nodes,
-            max_nodes=spec.max_nodes,
+            # Where the platform decides how many there are, its grant is the limit, and may grow beyond what was said.
+            max_nodes=sys.maxsize if spec.platform_grows else spec.max_nodes,
             node_unit=spec.node_unit,
             last_call=settings.last_call,
         )

@@ -6,7 +6,7 @@ from shoal.core import world
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import Announced, Job, Scale, ScaleAsked
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
-from shoal.core.plans import NodeGroupResource, ScalePlan
+from shoal.core.plans import NodeGroupResource, NodeResource, ScalePlan
 from shoal.core.recovery import RelaunchNode
 
 
@@ -15,6 +15,9 @@ def refusal(job: Job, count: int) -> str | None:
     spec = job.spec
     if job.ending is not None or job.ended is not None:
         return f"job {spec.name} is ending: {job.reason}"
+    if spec.platform_grows:
+        ask = f"kubectl scale ej/{spec.name} --replicas={count}"
+        return f"job {spec.name}: how many nodes it has is the cluster's to say; ask there: {ask}"
     if not spec.min_nodes <= count <= spec.max_nodes:
         return f"job {spec.name}: worker={count} asked, it takes {spec.min_nodes} to {spec.max_nodes}"
     if count % spec.node_unit:
@@ -46,9 +49,14 @@ def scale(turn: Turn, asked: ScaleAsked) -> None:
 
 
 def adopt(turn: Turn, announced: tuple[Announced, ...]) -> None:
-    """Expect the nodes that the platform has added by itself. One that was known and has ended stays ended."""
+    """Expect the nodes that the platform has added by itself. One that was known and has ended stays ended; of one that
+    lives it may be news what it has."""
     if turn.job.ending is not None:
         return
+    for each in announced:
+        known = turn.job.nodes.get(each.node)
+        if known is not None and has_news(known, each):
+            turn.put(replace(known, resource=each.resource))
     nodes = tuple(
         Node(
             role=Role(each.node.rpartition("-")[0]),
@@ -64,6 +72,12 @@ def adopt(turn: Turn, announced: tuple[Announced, ...]) -> None:
     if nodes:
         turn.say(f"the platform adds {', '.join(node.id for node in nodes)}")
         _expect(turn, nodes, reason="the platform added it")
+
+
+def has_news(known: Node, announced: Announced) -> bool:
+    """Whether the platform says something about a live node that was not known: what it has is settled when its Pod is
+    made, which may be after it was first told of."""
+    return known.is_live and announced.resource not in (NodeResource(), known.resource)
 
 
 def launch(turn: Turn, count: int, *, reason: str) -> None:

@@ -23,11 +23,11 @@ INSTALL = "kubectl apply --server-side -f install.yaml, or helm install"
 _OURS = "shoal"
 """The category that our definitions put their kinds in."""
 _NEEDED: Sequence[tuple[str, str, Sequence[str]]] = (
-    (ELASTIC_JOBS.group, "elasticjobs", ("get", "list", "watch")),
+    (ELASTIC_JOBS.group, "elasticjobs", ("get", "list", "watch", "delete")),
     (ELASTIC_JOBS.group, "elasticjobs/status", ("patch",)),
     (SCALE_PLANS.group, "scaleplans", ("get", "list", "watch", "create")),
     (SCALE_PLANS.group, "scaleplans/status", ("patch",)),
-    (JOB_RESOURCES.group, "jobresources", ("get", "list", "watch")),
+    (JOB_RESOURCES.group, "jobresources", ("list", "watch")),
     (JOB_RESOURCES.group, "jobresources/status", ("patch",)),
     ("", "pods", ("get", "list", "watch", "create", "delete")),
     ("", "secrets", ("get", "create")),

@@ -61,9 +61,9 @@ class ScalerSettings:
     """Between tries of what the API server did not do."""
     at_once: int = 16
     """Pods that are created at the same time."""
-    goodbye_seconds: float = 10.0
-    """What a node that has done its work gets to end by itself: a Pod that ends keeps its logs, a deleted one does
-    not."""
+    goodbye_seconds: float = 30.0
+    """What a node whose work is over gets to end by itself; more than its agent gives its processes. A Pod that ends
+    keeps its logs and its seat; one that is deleted does not, and a seat that is free is filled again."""
     informer: InformerSettings = field(default_factory=InformerSettings)
 
 
@@ -114,7 +114,8 @@ class _Watching:
 
     async def scale(self, plan: ScalePlan) -> None:
         before = self._orders
-        going = tuple(node for node in plan.remove_nodes if not self._may_part(node))
+        replaced = {node.seat for node in plan.launch_nodes}
+        going = tuple(node for node in plan.remove_nodes if node.seat in replaced or not self._may_part(node))
         plan = replace(plan, remove_nodes=going)
         self._orders = ordered(before, plan, job=self._job, reports=self._reports)
         if not self._orders.are_as(before):
@@ -122,7 +123,7 @@ class _Watching:
 
     def _may_part(self, node: Node) -> bool:
         """Whether it ends by itself, and still has the time to."""
-        if node.status is not NodeStatus.SUCCEEDED:
+        if node.status not in (NodeStatus.SUCCEEDED, NodeStatus.FAILED):
             return False
         loop, name = asyncio.get_running_loop(), pod_name(self._job, node.id)
         if name not in self._parting:

@@ -1,0 +1,269 @@
+"""Who may do what, under exactly the roles that are shipped: the operator, the masters of jobs, their training Pods.
+
+The API server says what each identity may do (`SelfSubjectRulesReview` lists all of it), and real requests say whether
+that is so.
+"""
+
+import json
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hack.kube.harness import Cluster
+from tests.cluster.operators import Jobs, Process
+from tools.install_yaml import INSTALL, NAMESPACE
+
+MakeNamespace = Callable[[Cluster], str]
+Rule = tuple[str, str, str, str]
+"""Group, resource, verb, and the name of the one object it is for, or nothing."""
+
+SHOAL = "elastic.iml.github.io"
+GIVEN_AWAY = {
+    ("elasticjobs", "get"),
+    ("elasticjobs/status", "get"),
+    ("scaleplans", "patch"),
+    ("secrets", "patch"),
+}
+"""What the operator never does, and must have because the masters' Roles that it makes grant it."""
+FOR_OTHER_CLUSTERS = {("elasticjobs/finalizers", "update")}
+"""Asked for by an admission plug-in that this cluster does not have (OwnerReferencesPermissionEnforcement)."""
+SELDOM = {("events", "patch"), ("scaleplans", "get")}
+"""An event that is told again; a master's plan that was there when it was to be made."""
+
+
+@pytest.fixture(scope="module")
+def cluster(kwok: Cluster) -> Iterator[Cluster]:
+    """With all that is shipped but the Deployment: the operator runs beside the cluster, as its service account."""
+    shipped = [each for each in yaml.safe_load_all(INSTALL.read_text()) if each and each["kind"] != "Deployment"]
+    whole = json.dumps({"apiVersion": "v1", "kind": "List", "items": shipped})
+    kwok.kubectl("apply", "--server-side", "-f", "-", stdin=whole)
+    kwok.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    names = kwok.hosts.add(2, prefix="guarded", cpu=64)
+    yield kwok
+    kwok.hosts.remove(names)
+    others = [each for each in shipped if each["kind"] != "CustomResourceDefinition"]
+    rest = json.dumps({"apiVersion": "v1", "kind": "List", "items": others})
+    kwok.kubectl("delete", "--wait=false", "-f", "-", stdin=rest)
+
+
+class Stage:
+    """A namespace for jobs, and the operator beside it."""
+
+    def __init__(self, cluster: Cluster, namespace: str, log: Path) -> None:
+        self.jobs = Jobs(cluster, namespace)
+        self.kubeconfig = cluster.service_account(NAMESPACE, "shoal-operator", create=False)
+        self._log = log
+        self.start_operator()
+
+    def start_operator(self) -> None:
+        flags = ("--home", NAMESPACE, "--drain", "1", "--ending", "1", "--silence", "1")
+        self.operator = Process(self.kubeconfig, "all", self._log, *flags)
+
+
+@pytest.fixture
+def stage(cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(cluster, make_namespace(cluster), tmp_path / "operator.log")
+    yield stage
+    assert stage.operator.end() == 0
+
+
+def test_the_operator_needs_every_shipped_rule_and_no_other(stage: Stage) -> None:
+    jobs = stage.jobs
+    jobs.make("mnist", optimizeMode="manual", ttlSecondsAfterFinished=5)
+    jobs.plan("plan", "mnist", replicaResourceSpecs={"worker": {"replicas": 2}})
+    jobs.cluster.api.create(
+        jobs.job_resources,
+        {
+            "apiVersion": "elastic.easydl.org/v1alpha1",
+            "kind": "JobResource",
+            "metadata": {"name": "resource"},
+            "spec": {"selector": {"name": "mnist"}, "worker": {"replicas": 2, "resource": {"cpu": 1}}},
+        },
+    )
+    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0", "mnist-worker-1")
+    calls = calls_of(stage.operator)
+    stage.operator.end()
+    stage.operator.log.unlink()
+    jobs.cluster.api.patch(f"{jobs.jobs}/mnist/status", {"status": {"prepared": "0.1"}})  # by an older operator
+    stage.start_operator()  # which brings the job's objects up to date
+    jobs.cluster.api.delete(f"{jobs.pods}/mnist-master-1")
+    jobs.settled("mnist", "mnist-master-2", "mnist-worker-0", "mnist-worker-1")
+    jobs.change("mnist", {"worker": {"replicas": 1}})
+    jobs.settled("mnist", "mnist-master-2", "mnist-worker-0")
+    jobs.cluster.api.delete(f"{jobs.pods}/mnist-worker-0")
+    jobs.settled("mnist", "mnist-master-2", "mnist-worker-2")
+    jobs.report("mnist", "succeeded", "all data was trained")
+    jobs.wait_for("mnist", "Succeeded", "True")
+    jobs.wait(jobs.jobs, lambda items: not items, "the job is deleted when its time is over")
+    calls |= calls_of(stage.operator)
+
+    assert {call for call in calls if call[2] == "403"} == set()
+    used = {(resource, verb) for verb, resource, _ in calls}  # "not found" is an answer as well
+    used |= {(resource, "watch") for resource, verb in used if verb == "list"}  # counted when they end
+    shipped = {
+        (resource, verb)
+        for role in yaml.safe_load_all(INSTALL.read_text())
+        if role and role["kind"] in ("ClusterRole", "Role") and "operator" in role["metadata"]["name"]
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    everybodys = {("selfsubjectaccessreviews", "create")}
+    assert used - shipped - everybodys == set()
+    assert shipped - used - GIVEN_AWAY - FOR_OTHER_CLUSTERS - SELDOM == set(), "\n".join(map(str, sorted(calls)))
+
+
+def test_the_operator_can_neither_list_nor_watch_secrets_nor_take_more_for_itself(stage: Stage) -> None:
+    jobs = stage.jobs
+    jobs.make("mnist", worker={"replicas": 1})
+    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
+    operator = Person(jobs.cluster, stage.kubeconfig)
+    for words in (
+        ("get", "secrets", "--all-namespaces"),
+        ("get", "secrets", f"--namespace={NAMESPACE}"),
+        ("get", "secrets", f"--namespace={jobs.namespace}", "--watch"),
+        ("delete", "secret", "mnist-token", f"--namespace={jobs.namespace}"),
+        ("get", "nodes"),
+        ("delete", "service", "mnist-master", f"--namespace={jobs.namespace}"),
+        ("scale", "deployment/any", "--replicas=0", f"--namespace={jobs.namespace}"),
+    ):
+        operator.is_refused(*words)
+    greedy = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": "greedy", "namespace": jobs.namespace},
+        "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]}],
+    }
+    with pytest.raises(RuntimeError, match="attempting to grant RBAC permissions not currently held"):
+        operator.may("create", "--validate=false", "-f", "-", stdin=json.dumps(greedy))
+
+
+def test_a_master_reads_and_patches_its_three_objects_and_nothing_else(stage: Stage) -> None:
+    jobs, namespace = stage.jobs, stage.jobs.namespace
+    for name in ("mnist", "other"):
+        jobs.make(name, worker={"replicas": 1})
+        jobs.settled(name, *(f"{job}-{pod}" for job in sorted({"mnist", name}) for pod in ("master-1", "worker-0")))
+    master = Person(jobs.cluster, jobs.cluster.service_account(namespace, "mnist-master", create=False))
+
+    assert master.rules(namespace) == {
+        *((SHOAL, "elasticjobs", verb, "mnist") for verb in ("get", "list", "watch")),
+        *((SHOAL, "elasticjobs/status", verb, "mnist") for verb in ("get", "patch")),
+        *((SHOAL, "scaleplans", verb, "mnist-auto") for verb in ("get", "list", "watch", "patch")),
+        *(("", "secrets", verb, "mnist-state") for verb in ("get", "patch")),
+    }
+    assert master.rules(NAMESPACE) == set()
+
+    here = f"--namespace={namespace}"
+    master.may("get", "elasticjob", "mnist", here)
+    master.may("get", "scaleplan", "mnist-auto", here)
+    master.may("patch", "secret", "mnist-state", here, "--type=merge", '--patch={"data":{"a":"Yg=="}}')
+    master.may("patch", "scaleplan", "mnist-auto", here, "--type=merge", '--patch={"spec":{"removePods":[]}}')
+    report = '--patch={"status":{"training":{"phase":"running"}}}'
+    master.may("patch", "elasticjob", "mnist", here, "--subresource=status", "--type=merge", report)
+    for words in (
+        ("get", "secret", "mnist-token"),
+        ("get", "secret", "other-state"),
+        ("get", "secret", "other-token"),
+        ("get", "secrets"),
+        ("get", "elasticjob", "other"),
+        ("get", "pods"),
+        ("delete", "secret", "mnist-state"),
+        ("create", "configmap", "mine"),
+        ("patch", "elasticjob", "mnist", "--type=merge", '--patch={"spec":{"suspend":true}}'),
+        ("patch", "elasticjob", "other", "--subresource=status", "--type=merge", report),
+        ("patch", "scaleplan", "other-auto", "--type=merge", '--patch={"spec":{"removePods":[]}}'),
+        ("create", "token", "other-master"),
+    ):
+        master.is_refused(*words, here)
+
+
+def test_a_training_pod_has_no_token_and_its_identity_no_rights(stage: Stage) -> None:
+    jobs, namespace = stage.jobs, stage.jobs.namespace
+    jobs.make("mnist", worker={"replicas": 1})
+    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
+    pod = jobs.cluster.api.get(f"{jobs.pods}/mnist-worker-0")
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert not [volume for volume in pod["spec"]["volumes"] if "projected" in volume]  # where a token would be
+    (secret,) = [volume["secret"] for volume in pod["spec"]["volumes"] if "secret" in volume]
+    assert secret["secretName"] == "mnist-token"
+    assert sorted(item["key"] for item in secret["items"]) == ["agent", "fingerprint"]
+    containers = [*pod["spec"]["containers"], *pod["spec"]["initContainers"]]
+    assert not re.search("serviceaccount|admin", json.dumps(containers))
+
+    account = pod["spec"]["serviceAccountName"]
+    identity = Person(jobs.cluster, jobs.cluster.service_account(namespace, account, create=False))
+    assert identity.rules(namespace) == set()
+    here = f"--namespace={namespace}"
+    for words in (
+        ("get", "secret", "mnist-token"),
+        ("get", "secret", "mnist-state"),
+        ("get", "secrets"),
+        ("get", "elasticjobs"),
+        ("get", "pods"),
+        ("create", "configmap", "mine"),
+        ("create", "token", "mnist-master"),
+        ("run", "mine", "--image=any"),
+        ("delete", "pod", "mnist-worker-0"),
+    ):
+        identity.is_refused(*words, here)
+
+
+def test_a_master_pod_has_its_own_identity_and_its_whole_secret(stage: Stage) -> None:
+    jobs = stage.jobs
+    jobs.make("mnist", worker={"replicas": 1})
+    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
+    spec = jobs.cluster.api.get(f"{jobs.pods}/mnist-master-1")["spec"]
+    assert spec["serviceAccountName"] == "mnist-master"
+    assert [volume for volume in spec["volumes"] if "projected" in volume]
+    assert [volume["secret"]["secretName"] for volume in spec["volumes"] if "secret" in volume] == ["mnist-token"]
+
+
+# Asking --------------------------------------------------------------------------------------------------------------
+
+
+def calls_of(process: Process) -> set[tuple[str, str, str]]:
+    """What an operator has called so far: verb, resource, answer."""
+    text = urllib.request.urlopen(f"{process.address()}/metrics").read().decode()
+    found = re.findall(r"shoal_api_requests_total\{(.*?)\}", text)
+    labels = [dict(re.findall(r'(\w+)="(.*?)"', each)) for each in found]
+    asked = {(each["verb"], each["resource"], each["code"]) for each in labels}
+    return {call for call in asked if not call[1].startswith("/apis/")}  # anybody may ask what is served
+
+
+class Person:
+    """Somebody with a kubeconfig, asking with kubectl."""
+
+    def __init__(self, cluster: Cluster, kubeconfig: Path) -> None:
+        self._cluster, self._kubeconfig = cluster, kubeconfig
+
+    def may(self, *words: str, stdin: str | None = None) -> None:
+        self._cluster.kubectl(*words, stdin=stdin, kubeconfig=self._kubeconfig)
+
+    def is_refused(self, *words: str) -> None:
+        with pytest.raises(RuntimeError, match=r"is forbidden: User .* cannot"):
+            self._cluster.kubectl(*words, kubeconfig=self._kubeconfig)
+
+    def rules(self, namespace: str) -> set[Rule]:
+        """Everything that they may do to objects of a namespace, but for what the cluster lets everybody do."""
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": {"namespace": namespace},
+        }
+        words = ("create", "--validate=false", "-o=json", "-f", "-")
+        said = self._cluster.kubectl(*words, stdin=json.dumps(review), kubeconfig=self._kubeconfig)
+        answer: dict[str, Any] = json.loads(said)["status"]
+        assert not answer["incomplete"]
+        return {
+            (group, resource, verb, name)
+            for rule in answer["resourceRules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            for name in rule.get("resourceNames") or ("",)
+            if not resource.startswith("selfsubject")
+        }
