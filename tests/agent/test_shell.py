@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 from tests.agent.real_agents import LINK, Agents
 from tests.agent.small_master import SmallMaster, a_master
