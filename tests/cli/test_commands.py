@@ -272,7 +272,7 @@ def test_invocations_at_one_endpoint_are_one_job(shell: Shell) -> None:
         (["scale", "job", "worker=0"], "at least 1"),
         (["scale", "job"], "wants [JOB] worker=N"),
         (["agent"], "--master"),
-        (["ps", "-o", "yaml"], "table or json"),
+        (["ps", "-o", "xml"], "wanted one of table, json, yaml"),
         (["swim"], "swim"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
