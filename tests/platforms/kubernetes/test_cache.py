@@ -158,6 +158,14 @@ def test_the_end_of_an_older_object_of_the_same_name_does_not_end_the_newer() ->
     assert cache.all() == [at(5, uid="new")]
 
 
+def test_who_had_the_name_before_is_gone_when_a_later_one_of_that_name_is_out_of_sight() -> None:
+    cache: Cache[ConfigMap] = Cache()
+    cache.saw(at(15, uid="u1"))
+    gone = cache.saw_end(("n", "a"), "u2", "23")
+    assert isinstance(gone, Removed)
+    assert cache.saw(at(16, uid="u1")) is None, "a late event of the one before"
+
+
 def test_a_list_does_not_remove_what_was_written_after_it_was_made() -> None:
     cache: Cache[ConfigMap] = Cache()
     cache.saw(at(9))

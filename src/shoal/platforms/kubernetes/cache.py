@@ -143,9 +143,14 @@ class Cache(Generic[T]):
         if uid:
             self._bury(uid, version)
         before = self._objects.get(key)
-        if before is None or (uid and metadata_of(before).uid != uid):
-            return None  # the name is another object's by now
-        if version and is_after(metadata_of(before), version):
+        if before is None:
+            return None
+        known = metadata_of(before)
+        if uid and known.uid != uid:
+            if not (version.isdecimal() and known.resource_version.isdecimal()) or is_after(known, version):
+                return None  # the name is another object's by now
+            self._bury(known.uid, FOR_EVER)  # one name, one object: the other one had it later, so this one was gone
+        elif version and is_after(known, version):
             return None  # it has come back since
         self._drop(key)
         return Removed(before)

@@ -202,7 +202,11 @@ class Elector:
             leading.cancel()
             await asyncio.wait({leading, renewing})
         if not leading.cancelled():
-            leading.result()
+            try:
+                leading.result()
+            except LeaseLost:  # it noticed before we did
+                self._held = None
+                return False
             return True
         if not renewing.cancelled():
             renewing.result()
@@ -249,7 +253,7 @@ class Elector:
         written = await self._write(move)
         self._note(written)
         self._held = Held(began + self._settings.renew_seconds, written.spec.lease_transitions or 0)
-        return True
+        return self.is_leader()  # unless it took so long that our time has run out meanwhile
 
     async def _look(self) -> None:
         try:
