@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.core.errors import BadInput, ShoalError, StateUnavailable
+from shoal.core.errors import BadInput, ShoalError, StateUnavailable, Superseded
 
 if TYPE_CHECKING:
     from shoal.master import Master
@@ -42,6 +42,8 @@ class Place:
     job: str
     namespace: str
     term: int
+    uid: str = ""
+    """The job's; one that took its name is none of ours."""
     port: int = PORT
     address: str = ""
     """The Pod's; the kubelet asks for its health under it."""
@@ -69,6 +71,7 @@ def place_of(environment: Mapping[str, str]) -> Place:
         job=environment["SHOAL_JOB"],
         namespace=environment["SHOAL_NAMESPACE"],
         term=term,
+        uid=environment.get("SHOAL_JOB_UID", ""),
         port=port,
         address=environment.get("SHOAL_POD_IP", ""),
         secrets=Path(environment.get("SHOAL_SECRETS") or SECRETS),
@@ -97,9 +100,14 @@ async def run(place: Place, access: "Access") -> int:
     tokens, listen = _tokens(place), _listen(place)
     async with Client(access) as client:
         job = await read_job(client, place.namespace, place.job)
-        scaler = ElasticJobScaler(client, namespace=place.namespace, job=place.job, asks=first_ask(job))
+        spec = understood(job)
+        if place.uid and place.uid != spec.uid:
+            raise Superseded(
+                f"job {place.namespace}/{place.job} is another one now: this is a master of the one before"
+            )
+        scaler = ElasticJobScaler(client, namespace=place.namespace, job=place.job, uid=spec.uid, asks=first_ask(job))
         master = Master(
-            understood(job),
+            spec,
             JobSettings(),
             scaler=scaler,
             keys=tokens,
@@ -113,6 +121,7 @@ async def run(place: Place, access: "Access") -> int:
             client,
             namespace=place.namespace,
             name=place.job,
+            uid=spec.uid,
             look=lambda: training_of(master.view(), place.term),
             now=clock.now,
         )

@@ -194,7 +194,12 @@ def _volumes(pod: dict[str, Any], job: JobSeen, settings: OperatorSettings) -> N
 
 def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     """The Pod of the master in this term."""
-    said = {"SHOAL_JOB": job.name, "SHOAL_NAMESPACE": job.key.namespace, "SHOAL_TERM": str(term)}
+    said = {
+        "SHOAL_JOB": job.name,
+        "SHOAL_JOB_UID": job.uid,
+        "SHOAL_NAMESPACE": job.key.namespace,
+        "SHOAL_TERM": str(term),
+    }
     env: list[Manifest] = [{"name": name, "value": value} for name, value in said.items()]
     env.append({"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     container: Manifest = {

@@ -5,6 +5,7 @@ master's report, `status.training`, and nothing else of the status: the rest is 
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import (
     ApiError,
+    Conflict,
     Forbidden,
     NotFound,
     NotServed,
@@ -29,7 +31,7 @@ from shoal.platforms.kubernetes.errors import (
     Unavailable,
 )
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
-from shoal.platforms.kubernetes.scaler import MANAGER
+from shoal.platforms.kubernetes.scaler import MANAGER, check_uid
 
 log = logging.getLogger("shoal.master")
 
@@ -134,19 +136,24 @@ class Reporter:
         *,
         namespace: str,
         name: str,
+        uid: str,
         look: Callable[[], Training],
         now: Callable[[], datetime],
         backoff: Backoff | None = None,
     ) -> None:
+        """`uid`: of the job that is reported on; a job that took its name is none of ours."""
         self._client = client
-        self._namespace, self._name = namespace, name
+        self._namespace, self._name, self._uid = namespace, name, uid
         self._look, self._now = look, now
         self._backoff = backoff or Backoff(limit_seconds=10.0)
         self._said: Training | None = None
         self._said_at: datetime | None = None
 
     async def run(self) -> None:
-        """Report until cancelled. Trouble is said and tried again: nothing of the job depends on it."""
+        """Report until cancelled. Trouble is said and tried again: nothing of the job depends on it.
+
+        Raises `Superseded` when another job has the name: the one that this master was of is gone.
+        """
         failures = 0
         while True:
             report = self._look()
@@ -155,7 +162,8 @@ class Reporter:
             await asyncio.sleep(LOOK_SECONDS if not failures else self._backoff.seconds(failures, 1.0))
 
     async def last_word(self) -> None:
-        """Report until it is accepted: how the job ended must not be lost. Returns also when the job is gone."""
+        """Report until it is accepted: how the job ended must not be lost. Returns also when the job is gone.
+        Raises `Superseded` as `run` does."""
         failures = 0
         while not await self._say(self._look(), failures):
             failures += 1
@@ -174,7 +182,7 @@ class Reporter:
 
     async def _say(self, report: Training, failures: int) -> bool:
         body = {
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {"name": self._name, "namespace": self._namespace, "uid": self._uid},
             "status": {"training": msgspec.to_builtins(report)},
         }
         try:
@@ -182,8 +190,16 @@ class Reporter:
         except NotFound:
             log.warning("ElasticJob %s/%s is gone: nobody to report to", self._namespace, self._name)
         except ApiError as exc:
+            if isinstance(exc, Conflict):
+                await self._check_name()
             if failures & (failures - 1) == 0:
                 log.warning("the report could not be written: %s; trying again", exc)
             return False
         self._said, self._said_at = report, self._now()
         return True
+
+    async def _check_name(self) -> None:
+        """Raises `Superseded` if another job has the name."""
+        with contextlib.suppress(ApiError):
+            found = await self._client.get(ELASTIC_JOBS, self._name, namespace=self._namespace)
+            check_uid(found["metadata"]["uid"], self._uid, f"{self._namespace}/{self._name}")
