@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from shoal.api.elasticjob import Grant, Role
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.meta import ObjectMeta
 from shoal.api.scaleplan import PodReport, ReplicaResourceSpecs, ScalePlanSpec, ScalePlanStatus
 from shoal.core.errors import Superseded
@@ -284,7 +285,7 @@ class ElasticJobScaler(_Watching):
 
     async def _declare(self) -> None:
         """In the plan that the operator made for this job; when that is there, if it is not yet."""
-        plan, orders = self._plan(), self._orders
+        plan, orders = self._plan(), self._orders.up_to(MAX_ENTRIES)
         if plan is None:
             return
         uid = plan.metadata.uid or ""
