@@ -156,3 +156,19 @@ def test_a_refused_end_of_a_stream_is_not_said_to_the_next_master() -> None:
     desk.answered(RoundAnswer(number=round.number, unusable=(refusal,)), is_kept=False)
     desk.reconnected()
     assert extents(sent(desk)) == []
+
+
+def test_who_is_let_go_without_being_written_down_is_told_of_to_another_master_all_the_same() -> None:
+    desk, heard = Desk(), list[str]()
+    desk.said(OWNER, grew(0, 40, closed=True))
+    desk.departed(OWNER, charged=False, reason="it ended")
+    desk.when_heard(lambda: heard.append("the process"))
+    round = sent(desk)
+    desk.answered(RoundAnswer(number=round.number), is_kept=False)
+    assert heard == []
+    desk.let_go(round.number)
+    desk.when_heard(lambda: heard.append("the agent"))
+    assert heard == ["the process", "the agent"]
+    desk.reconnected()
+    again = sent(desk)
+    assert (extents(again), [gone.owner for gone in again.departed]) == ([(0, 40, True)], [OWNER])

@@ -91,6 +91,8 @@ class Desk:
         self._letters: list[tuple[Owner, DataAnswer]] = []
         self._when_heard: list[tuple[int, Callable[[], None]]] = []
         """What to do, and the round that must be answered and written down first."""
+        self._let_go = 0
+        """The round up to which nobody has to wait."""
 
     # What happened ----------------------------------------------------------------------------------------
 
@@ -173,6 +175,11 @@ class Desk:
         self._ended = [ended for ended in self._ended if ended[0] > number]
         self._heard_extents = {e: first for e, first in self._heard_extents.items() if first > number}
         self._heard_stands = {key: heard for key, heard in self._heard_stands.items() if heard[0] > number}
+        self.let_go(number)
+
+    def let_go(self, number: int) -> None:
+        """Nobody need wait any more for what was said in the rounds up to this one to be written down."""
+        self._let_go = max(self._let_go, number)
         heard = [act for first, act in self._when_heard if first <= number]
         self._when_heard = [(first, act) for first, act in self._when_heard if first > number]
         for act in heard:
@@ -223,10 +230,11 @@ class Desk:
     def when_heard(self, act: Callable[[], None]) -> None:
         """Do it when the master has heard, answered and written down all that was said until now; at once if it has.
         What others say from now on is not waited for."""
-        if self.is_quiet:
+        number = self._number + self._has_news
+        if self.is_quiet or number <= self._let_go:
             act()
         else:
-            self._when_heard.append((self._number + self._has_news, act))
+            self._when_heard.append((number, act))
 
     @property
     def is_quiet(self) -> bool:

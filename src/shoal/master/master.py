@@ -149,6 +149,8 @@ class Master:
         """The newest round of each agent that was answered and is not written down."""
         self._is_awaited = False
         """An agent is about to end and waits for its last word to be written down."""
+        self._departing: set[NodeId] = set()
+        """Whose last words, of a process at least, are not written down."""
         self._heard_of_nodes = asyncio.Event()
         self._higher_term: tuple[int, str] | None = None
         """The highest term above this master's that somebody has told of, and who did."""
@@ -440,7 +442,9 @@ class Master:
         before = self._job
         self._job, effects = handle(before, event, self._clock.now())
         self._metrics.observe(before, event, self._job)
-        self._is_awaited |= isinstance(event, DataAsked) and bool(event.round.departed)
+        if isinstance(event, DataAsked) and event.round.departed:
+            self._is_awaited = True
+            self._departing.add(event.node)
         if effects or journal.is_worth_a_look(event):
             self._decided(effects)
         if self._job.decisions is not before.decisions:
@@ -471,6 +475,7 @@ class Master:
                 for node, number in answered.items():
                     self._push(node, encode(DataKept(number=number)))
                 is_kept = True
+                self._departing.clear()
             else:
                 self._unkept = answered
                 is_kept = False
@@ -479,6 +484,14 @@ class Master:
                 if not waiter.done():
                     waiter.set_result(None)
             self._do(tuple(effects), is_kept=is_kept)
+            if self._keeper.is_in_lasting_trouble:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Who is about to end does not wait for a store that has been in trouble for long."""
+        for node in self._departing & self._unkept.keys():
+            self._push(node, encode(DataKept(number=self._unkept[node], is_written=False)))
+            self._departing.discard(node)
 
     async def _rise_above(self, term: int, who: str) -> None:
         """Take a term above one that was heard of. Raises `Superseded` when the store has another owner."""
