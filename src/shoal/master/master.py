@@ -28,7 +28,8 @@ from shoal.core.job import (
     deadline,
     fenced,
     handle,
-    has_news,
+    is_forgotten,
+    is_news,
     new_job,
     noted,
     reconcile,
@@ -328,9 +329,13 @@ class Master:
         """Whether the platform has told of a node, now or in a moment."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANNOUNCED_SECONDS):
-                while node not in self._job.nodes and self._job.ending is None:
+                while not self._is_known(node):
                     await self._heard_of_nodes.wait()
-        return node in self._job.nodes or self._job.ending is not None
+        return self._is_known(node)
+
+    def _is_known(self, node: NodeId) -> bool:
+        """Whether `admit` can answer it for good."""
+        return node in self._job.nodes or is_forgotten(self._job, node) or self._job.ending is not None
 
     async def outranks(self, term: int, who: str) -> bool:
         """Whether this master's term is above one that somebody has heard of.
@@ -423,8 +428,7 @@ class Master:
 
     def announced(self, nodes: tuple[Announced, ...]) -> None:
         """The platform has added these nodes by itself, or is about to."""
-        known = self._job.nodes
-        if any(each.node not in known or has_news(known[each.node], each) for each in nodes):
+        if any(is_news(self._job, each) for each in nodes):
             self._happen(NodesAnnounced(nodes=nodes))
             self._heard_of_nodes.set()
             self._heard_of_nodes = asyncio.Event()

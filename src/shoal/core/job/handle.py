@@ -10,7 +10,7 @@ from typing import assert_never
 
 from shoal.core import ledger, world
 from shoal.core.exits import ExitCause, ProcessExit, cause_of, describe
-from shoal.core.job import data, failures, members
+from shoal.core.job import data, failures, forgetting, members
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import (
     KEPT_SPEED,
@@ -116,6 +116,8 @@ def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tup
         return job, Rejected(reason=f"job {job.spec.name} is ending: {job.reason}")
     if node is None:
         return _admit_newcomer(job, now)
+    if known is None and forgetting.is_forgotten(job, node):
+        return job, Rejected(reason=f"{node} is no longer of job {job.spec.name}: it ended long ago")
     if known is None:
         return job, Rejected(reason=f"job {job.spec.name} has no node {node}")
     if not known.is_live:
@@ -429,6 +431,7 @@ def _tick(turn: Turn, late: timedelta) -> None:
     failures.check_stopped(turn)
     failures.check_hang(turn)
     _check_short(turn)
+    forgetting.forget(turn)
 
 
 def _pardon(turn: Turn, late: timedelta) -> None:

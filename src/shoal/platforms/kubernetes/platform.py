@@ -117,7 +117,7 @@ def training_of(view: JobView, term: int) -> Training:
         step=view.step,
         samples=view.samples,
         sdk=view.sdk,
-        restarts=sum(node.incarnation - 1 + (node.status == "failed") for node in view.nodes),
+        restarts=view.restarts,
         error=None if view.error is None else view.error[-LONGEST_ERROR:],
         last_decision=None if last is None else Decision(reason=_cut(last.reason), at=last.at),
     )
