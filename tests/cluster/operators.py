@@ -131,8 +131,9 @@ class Jobs:
         self.cluster.api.patch(f"{self.jobs}/{name}", {"spec": spec})
 
     def report(self, name: str, phase: str, reason: str = "") -> None:
-        """Be the job's master: report."""
-        status = {"status": {"training": {"phase": phase, "reason": reason}}}
+        """Be the job's newest master: report."""
+        term = self.cluster.api.get(f"{self.jobs}/{name}")["status"]["term"]
+        status = {"status": {"training": {"phase": phase, "reason": reason, "term": term}}}
         self.cluster.api.patch(f"{self.jobs}/{name}/status", status)
 
     # Waiting -----------------------------------------------------------------------------------------------------

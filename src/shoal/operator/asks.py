@@ -13,9 +13,10 @@ the spec. A change of `optimizeMode` voids the stamps before it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from shoal.api.elasticjob import Role
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.resources import Resource
 from shoal.operator.memory import SILENT, Accepted, Memory
@@ -23,6 +24,8 @@ from shoal.operator.snapshot import PlanKind, PlanSeen, RoleAsk, Trim
 
 ROLES = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
 AUTO = "auto"
+MOST_PLANS = MAX_ENTRIES - len(ROLES) - 1
+"""Manual plans of one job that are counted: so many stamps are kept, beside those of the spec."""
 _MODE = "spec"
 _STANDS_IN = frozenset({Role.CHIEF, Role.EVALUATOR})
 """Roles that run the worker's template when they have none: one script, told by its role what to do."""
@@ -48,6 +51,8 @@ class Asks:
     """By `PlanSeen.ask`."""
     winning: frozenset[str] = frozenset()
     """The plans that pin something now; the others are superseded."""
+    too_many: frozenset[str] = frozenset()
+    """Plans that cannot be counted: there are too many before them."""
 
 
 def needs_of(spec: JobSpec, role: Role) -> RoleNeeds | None:
@@ -60,7 +65,9 @@ def needs_of(spec: JobSpec, role: Role) -> RoleNeeds | None:
 
 def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now: datetime) -> Asks:
     readable = [plan for plan in plans if plan.refused is None and plan.invalid is None]
-    manual = [plan for plan in readable if not plan.auto]
+    every = [plan for plan in readable if not plan.auto]
+    too_many = _too_many(memory, every)
+    manual = [plan for plan in every if plan.ask not in too_many]
     accepted = _stamped(spec, memory, manual, now)
     by_ask = {each.ask: each for each in accepted}
     counting = [each for each in accepted if each.ask != _MODE and each.at >= by_ask[_MODE].at]
@@ -80,12 +87,23 @@ def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now
             if needs_of(spec, role) is None:
                 trims.setdefault(plan.ask, []).append(_no_template(spec, role, plan))
     done = {ask: tuple(dict.fromkeys(each)) for ask, each in trims.items()}
-    return Asks(roles=roles, accepted=tuple(accepted), trims=done, winning=frozenset(winning))
+    return Asks(roles=roles, accepted=tuple(accepted), trims=done, winning=frozenset(winning), too_many=too_many)
+
+
+def _too_many(memory: Memory, manual: Sequence[PlanSeen]) -> frozenset[str]:
+    """Who gets no stamp: the newest beyond what can be remembered. A plan whose stamp was lost would look new at every
+    look, and win each time."""
+    known = {each.ask for each in memory.accepted}
+    pinning = [plan for plan in manual if plan.pins]
+    pinning.sort(key=lambda plan: (plan.ask not in known, plan.created_at, plan.ask))
+    return frozenset(plan.ask for plan in pinning[MOST_PLANS:])
 
 
 def _stamped(spec: JobSpec, memory: Memory, manual: Iterable[PlanSeen], now: datetime) -> list[Accepted]:
     """The stamps of what is asked now: those that stand, and new ones for what has changed."""
     known = {each.ask: each for each in memory.accepted}
+    newest = max((each.at for each in memory.accepted), default=now)
+    now = max(now, newest + timedelta(microseconds=1))  # another operator's clock may have been ahead of ours
     fresh = [Accepted(ask=_MODE, at=now, optimize_mode=spec.optimize_mode)]
     fresh += [
         Accepted(ask=f"spec.{role}", at=now, counts={role: needs.replicas})
@@ -95,6 +113,7 @@ def _stamped(spec: JobSpec, memory: Memory, manual: Iterable[PlanSeen], now: dat
     fresh += [
         Accepted(ask=plan.ask, uid=plan.uid, generation=plan.generation, at=now, counts=_pins(plan, memory))
         for plan in manual
+        if plan.pins
     ]
     return [known[each.ask] if _is_same(known.get(each.ask), each) else each for each in fresh]
 
@@ -110,13 +129,14 @@ def _is_same(known: Accepted | None, fresh: Accepted) -> bool:
 
 
 def _pins(plan: PlanSeen, memory: Memory) -> dict[Role, int]:
-    """The counts a plan pins, worked out when it is first seen."""
+    """The counts a plan pins, worked out when it is first seen: `createPods` and `removePods` add to what is wanted by
+    then, which a suspended job keeps."""
     pins = {role: ask.replicas for role, ask in plan.roles.items() if ask.replicas is not None}
     removed = [member for member in memory.members if member.has_seat and member.name in plan.remove]
     for role in ROLES:
         more = sum(order.role is role for order in plan.create) - sum(member.role is role for member in removed)
         if role not in pins and more:
-            pins[role] = max(0, sum(member.has_seat for member in memory.of(role)) + more)
+            pins[role] = max(0, memory.wanted.get(role, 0) + more)
     return pins
 
 
