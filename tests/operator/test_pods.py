@@ -90,7 +90,7 @@ def test_the_agent_is_told_who_it_is_and_where_its_master_is() -> None:
     assert said["SHOAL_AGENT_MASTER"] == "wss://mnist-master.default.svc:7077"
     assert said["SHOAL_AGENT_NODE"] == "worker-3"
     assert said["SHOAL_AGENT_CHECKPOINT_DIR"] == "/ckpt"
-    assert said["SHOAL_AGENT_FINGERPRINT"].startswith("sha256:")
+    assert said["SHOAL_AGENT_FINGERPRINT_FILE"] == "/var/run/shoal/fingerprint"
     assert said["SHOAL_AGENT_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
@@ -174,3 +174,14 @@ def test_the_masters_role_names_its_objects_and_nothing_else() -> None:
     assert all(rule["resourceNames"] for rule in role["rules"])
     assert {rule["resourceNames"][0] for rule in role["rules"]} == {"mnist", "mnist-auto", "mnist-state"}
     assert not any("create" in rule["verbs"] or "delete" in rule["verbs"] for rule in role["rules"])
+
+
+def test_another_install_key_changes_no_pod_of_a_job_that_has_its_tokens() -> None:
+    job = a_job()
+    assert job.spec is not None
+    pods = [
+        member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), replace(SETTINGS, install_key=key * 32))
+        for key in (b"a", b"b")
+    ]
+    assert pods[0] == pods[1]
+    assert env(pods[0])["SHOAL_AGENT_FINGERPRINT_FILE"] == "/var/run/shoal/fingerprint"

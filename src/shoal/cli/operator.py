@@ -282,7 +282,10 @@ async def obtain_install_key(client: "Client", namespace: str, name: str) -> byt
             found = await client.get(SECRETS, name, namespace=namespace)
     key = found.data.get("key", b"")
     if len(key) < 32:
-        raise BadInput(f"Secret {namespace}/{name} has no `key` of at least 32 bytes: delete it, and a new one is made")
+        raise BadInput(
+            f"Secret {namespace}/{name} has no `key` of at least 32 bytes: put back what was there, or delete it, and a "
+            "new one is made (jobs that exist keep the tokens they have)"
+        )
     return key
 
 
