@@ -23,7 +23,7 @@ from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alon
 from shoal.operator.memory import MemberState, Memory
 from shoal.operator.moves import advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
-from shoal.operator.pods import master_pod, member_pod
+from shoal.operator.pods import NoPod, master_pod, member_pod
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanSeen, PlanStatus, RoleCounts, Snapshot
 from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
@@ -73,13 +73,21 @@ def plan_job(snapshot: Snapshot, settings: OperatorSettings, *, now: datetime) -
     if job.deleting or (job.spec is not None and job.spec.managed_by not in (None, "", MANAGED_BY)):
         return JobPlan(status=job.status)
     if job.spec is None:
-        said = {str(kind): each for kind, each in say_invalid(job.invalid).items()}
-        told = conditions(job.status.conditions, said, generation=job.generation, now=now)
-        status = replace(job.status, conditions=told, observed_generation=job.generation)
-        return JobPlan(status=status, notices=_notices(job, told))
+        return _invalid(job, job.invalid, now=now)
     if job.is_over:
         return _after_the_end(snapshot, job.spec, settings, now=now)
-    return _Decision(snapshot, job.spec, settings, now).plan()
+    try:
+        return _Decision(snapshot, job.spec, settings, now).plan()
+    except NoPod as exc:
+        return _invalid(job, str(exc), now=now)
+
+
+def _invalid(job: JobSeen, why: str, *, now: datetime) -> JobPlan:
+    """What cannot be understood is said, and nothing is done."""
+    said = {str(kind): each for kind, each in say_invalid(why).items()}
+    told = conditions(job.status.conditions, said, generation=job.generation, now=now)
+    status = replace(job.status, conditions=told, observed_generation=job.generation)
+    return JobPlan(status=status, notices=_notices(job, told))
 
 
 class _Decision:

@@ -15,9 +15,10 @@ from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.labels import MASTER, RANK_HINT, ROLE, TERM
 from shoal.api.quantities import format_cores, format_mebibytes
 from shoal.api.resources import Resource, of_template
+from shoal.core.errors import BadInput
 from shoal.operator.masters import master_name
 from shoal.operator.memory import Member
-from shoal.operator.objects import Manifest, certificate, labels, metadata, owner, service_name, token_name
+from shoal.operator.objects import Manifest, labels, metadata, owner, service_name, token_name
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen
 
@@ -37,10 +38,26 @@ _LOCKED = {
 }
 
 
+class NoPod(BadInput):
+    """A template of which no Pod can be made."""
+
+
 def member_pod(
     job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, resource: Resource, settings: OperatorSettings
 ) -> Manifest:
-    """The Pod of a member with this resource."""
+    """The Pod of a member with this resource. Raises `NoPod`.
+
+    What we read of a template has the types that its schema says; but the definitions in a cluster may be older than
+    we are, and one template that nobody thought of must not stop the look at its job without a word."""
+    try:
+        return _member_pod(job, spec, needs, member, resource, settings)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as exc:
+        raise NoPod(f"no Pod can be made of the template of {member.role}: {exc}") from exc
+
+
+def _member_pod(
+    job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, resource: Resource, settings: OperatorSettings
+) -> Manifest:
     template: Template = copy.deepcopy(needs.template)
     written = template.get("metadata") or {}
     pod: dict[str, Any] = template["spec"]
@@ -117,7 +134,7 @@ def _environment(
         "SHOAL_RANK_HINT": str(member.rank),
         "SHOAL_TOKEN_FILE": f"{SECRETS}/agent",
         "SHOAL_AGENT_MASTER": f"wss://{where}",
-        "SHOAL_AGENT_FINGERPRINT": certificate(job, settings).fingerprint,
+        "SHOAL_AGENT_FINGERPRINT_FILE": f"{SECRETS}/fingerprint",
         "SHOAL_AGENT_JOB": job.name,
         "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
         "SHOAL_AGENT_ROLE": str(member.role),
