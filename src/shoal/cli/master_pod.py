@@ -91,7 +91,14 @@ async def run(place: Place, access: "Access") -> int:
     from shoal.core.job import JobSettings
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
-    from shoal.platforms.kubernetes.platform import Reporter, first_ask, read_job, training_of, understood
+    from shoal.platforms.kubernetes.platform import (
+        Reporter,
+        first_ask,
+        read_job,
+        still_understood,
+        training_of,
+        understood,
+    )
     from shoal.platforms.kubernetes.scaler import ElasticJobScaler
     from shoal.platforms.kubernetes.store import SecretStore
 
@@ -105,7 +112,14 @@ async def run(place: Place, access: "Access") -> int:
             raise Superseded(
                 f"job {place.namespace}/{place.job} is another one now: this is a master of the one before"
             )
-        scaler = ElasticJobScaler(client, namespace=place.namespace, job=place.job, uid=spec.uid, asks=first_ask(job))
+        scaler = ElasticJobScaler(
+            client,
+            namespace=place.namespace,
+            job=place.job,
+            uid=spec.uid,
+            asks=first_ask(job),
+            understand=still_understood,
+        )
         master = Master(
             spec,
             JobSettings(),

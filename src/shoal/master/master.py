@@ -27,6 +27,7 @@ from shoal.core.job import (
     admit,
     deadline,
     fenced,
+    following,
     handle,
     is_forgotten,
     is_news,
@@ -54,6 +55,7 @@ from shoal.core.job.values import (
     NodesAnnounced,
     Scale,
     ScaleAsked,
+    SpecChanged,
     StopAsked,
     Tell,
     Ticked,
@@ -224,7 +226,9 @@ class Master:
             )
         assert self._keeper is not None
         reason = f"master {self.term} took over"
-        return taken_over(found, now, reason=reason, term=self.term, is_replayed=self._keeper.replays), ()
+        asked = self._job.spec if self._job.spec.platform_grows else None
+        replays = self._keeper.replays
+        return taken_over(found, now, reason=reason, term=self.term, is_replayed=replays, asked=asked), ()
 
     async def run(self) -> JobView:
         """Run the job to its end. Whatever happens, nothing of it is left running afterwards.
@@ -316,7 +320,7 @@ class Master:
             node=answer.node,
             incarnation=min(answer.incarnation, hello.incarnation) if hello.node else answer.incarnation,
             sdk=self._job.sdk,
-            max_workers=spec.max_nodes * spec.nproc,
+            max_workers=max(spec.max_nodes, self._job.target) * spec.nproc,
             heartbeat_seconds=settings.heartbeat.total_seconds(),
             max_restarts=spec.max_restarts,
             command=spec.command,
@@ -432,6 +436,11 @@ class Master:
             self._happen(NodesAnnounced(nodes=nodes))
             self._heard_of_nodes.set()
             self._heard_of_nodes = asyncio.Event()
+
+    def specified(self, spec: JobSpec) -> None:
+        """This is what the user asks for now. Said again, it changes nothing."""
+        if self._job.ending is None and self._job.ended is None and following(self._job, spec) != self._job.spec:
+            self._happen(SpecChanged(spec=spec))
 
     def stop_order(self, order: StopOrder) -> None:
         grace = None if order.grace_seconds is None else timedelta(seconds=max(0.0, order.grace_seconds))

@@ -20,9 +20,12 @@ from shoal.platforms.kubernetes.fake import FakeApiServer
 from shoal.platforms.kubernetes.informer import InformerSettings
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, SCALE_PLANS
 from shoal.platforms.kubernetes.objects import PODS, Json, Pod
+from shoal.platforms.kubernetes.platform import still_understood
 from shoal.platforms.kubernetes.scaler import ElasticJobScaler, PodScaler, ScalerSettings
 from shoal.stores import MemoryState, MemoryStore
-from shoal.wire.tokens import JobKeys
+from shoal.wire.client import connect
+from shoal.wire.messages import PROTOCOL, Hello
+from shoal.wire.tokens import JobKeys, Purpose
 
 PATIENCE = 30
 SETTINGS = ScalerSettings(backoff=Backoff(first_seconds=0.01), informer=InformerSettings(backoff=Backoff()))
@@ -44,7 +47,8 @@ class Operator:
 
     async def make(self) -> None:
         """The job and its plan."""
-        spec: Json = {"worker": {"template": {}}}
+        template = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["true"]}]}}
+        spec: Json = {"worker": {"template": template, "max": 8}}
         meta: Json = {"name": "j", "namespace": "default"}
         job = await self.client.create(ELASTIC_JOBS, {"metadata": meta, "spec": spec})
         self.uid = job["metadata"]["uid"]
@@ -57,6 +61,9 @@ class Operator:
         """Somebody deletes the job and applies one of the same name."""
         await self.client.delete(ELASTIC_JOBS, "j", namespace="default")
         await self.make()
+
+    async def change(self, **worker: Any) -> None:
+        await self.client.patch(ELASTIC_JOBS, "j", Merge({"spec": {"worker": worker}}), namespace="default")
 
     async def grant(self, count: int, *victims: str) -> None:
         grant = {"generation": 1, "counts": [{"role": "worker", "count": count}], "victims": list(victims)}
@@ -116,7 +123,14 @@ async def a_master(
 
 
 def declaring(operator: Operator) -> ElasticJobScaler:
-    return ElasticJobScaler(operator.client, namespace="default", job="j", uid=operator.uid, settings=SETTINGS)
+    return ElasticJobScaler(
+        operator.client,
+        namespace="default",
+        job="j",
+        uid=operator.uid,
+        understand=still_understood,
+        settings=SETTINGS,
+    )
 
 
 async def until(master: Master, holds: Callable[[JobView], bool]) -> JobView:
@@ -232,6 +246,44 @@ async def test_a_plan_that_was_lost_and_made_again_is_told_the_orders_again(oper
         await operator.client.create(SCALE_PLANS, {"metadata": meta, "spec": {}})
         again = await operator.ordered(lambda spec: bool(spec.get("createPods")))
         assert again["createPods"] == before["createPods"]
+
+
+async def test_what_is_changed_in_a_jobs_spec_reaches_its_master_and_what_is_wrong_does_not(operator: Operator) -> None:
+    async with a_master(declaring(operator)) as master:
+        await operator.change(min=2, max=6)
+        await until(master, lambda view: (view.min_nodes, view.max_nodes) == (2, 6))
+        await operator.change(min=9)
+        await operator.grant(3)
+        view = await until(master, lambda view: view.target == 3)
+        assert (view.min_nodes, view.max_nodes) == (2, 6)
+        await operator.change(min=3)
+        await until(master, lambda view: view.min_nodes == 3)
+
+
+async def test_an_agent_is_told_of_as_many_workers_as_there_may_be(operator: Operator) -> None:
+    async with a_master(declaring(operator)) as master:
+        await operator.change(max=20)
+        await operator.grant(1)
+        await operator.report(0)
+        await until(master, lambda view: view.max_nodes == 20 and len(view.nodes) == 1)
+        hello = Hello(
+            protocol=PROTOCOL,
+            job="j",
+            node="worker-0",
+            incarnation=1,
+            host="h",
+            address="127.0.0.1",
+            slots=1,
+            pid=1,
+            generation=0,
+            sdk=True,
+        )
+        for granted, most in ((1, 20), (30, 30)):
+            await operator.grant(granted)
+            await until(master, lambda view, granted=granted: view.target == granted)  # type: ignore[misc]
+            connection = await connect(master.url, token=KEYS.token(Purpose.AGENT), hello=hello)
+            assert connection.welcome.max_workers == most
+            await connection.close()
 
 
 # PodScaler ---------------------------------------------------------------------------------------------------------

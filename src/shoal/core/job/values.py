@@ -355,6 +355,13 @@ class NodesAnnounced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpecChanged:
+    """The user asks for something else now; see `respecify`. Said again, it changes nothing."""
+
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     reason: str
     grace: timedelta | None = None
@@ -385,7 +392,7 @@ NodeEvent = (
     | DataAsked
 )
 
-Event = NodeEvent | NodesAnnounced | ScaleAsked | StopAsked | Ticked
+Event = NodeEvent | NodesAnnounced | ScaleAsked | SpecChanged | StopAsked | Ticked
 
 
 # What can be done ----------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from shoal.api.elasticjob import Decision, ElasticJob, OptimizeMode, Role, Training
+from shoal.api.elasticjob import API_VERSION, Decision, ElasticJob, OptimizeMode, Role, Training
 from shoal.api.jobspec import JobDefaults, normalise
+from shoal.api.validation import problems
 from shoal.core.errors import BadInput
 from shoal.core.job.values import JobSpec
 from shoal.core.view import JobView
@@ -31,6 +32,7 @@ from shoal.platforms.kubernetes.errors import (
     Unavailable,
 )
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
+from shoal.platforms.kubernetes.objects import Json
 from shoal.platforms.kubernetes.scaler import MANAGER, check_uid
 
 log = logging.getLogger("shoal.master")
@@ -85,6 +87,20 @@ def understood(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
         # What all may have together, shared by the fewest that can train: more than that no member can ever get.
         memory_limit=None if limit is None else max(1, limit // max(1, worker.min)),
     )
+
+
+def still_understood(found: Json) -> JobSpec | None:
+    """What a job asks for that has changed; None: it is not valid any more. The operator says so in its status."""
+    found = {"apiVersion": API_VERSION, "kind": "ElasticJob", **found}
+    wrong = problems(found)
+    if wrong:
+        log.warning("the job as it is now is not valid (%s): what it asked for before still counts", wrong[0])
+        return None
+    try:
+        return understood(msgspec.convert(found, ElasticJob))
+    except (BadInput, msgspec.ValidationError) as exc:
+        log.warning("the job as it is now is not understood (%s): what it asked for before still counts", exc)
+        return None
 
 
 def first_ask(job: ElasticJob, defaults: JobDefaults | None = None) -> dict[Role, int]:

@@ -25,7 +25,7 @@ from shoal.api.meta import ObjectMeta
 from shoal.api.scaleplan import PodReport, ReplicaResourceSpecs, ScalePlanSpec, ScalePlanStatus
 from shoal.core.errors import Superseded
 from shoal.core.exits import ProcessExit
-from shoal.core.job.values import Announced
+from shoal.core.job.values import Announced, JobSpec
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
 from shoal.platforms.kubernetes.backoff import Backoff
@@ -40,6 +40,7 @@ log = logging.getLogger("shoal.master")
 
 MANAGER = "shoal-master"
 WORKER = "worker"
+Understand = Callable[[Json], JobSpec | None]
 
 
 class Desk(Protocol):
@@ -53,6 +54,8 @@ class Desk(Protocol):
         ended: Mapping[NodeId, ProcessExit],
         known: frozenset[NodeId] | None = None,
     ) -> None: ...
+
+    def specified(self, spec: JobSpec) -> None: ...
 
     def granted(self, count: int, *, victims: frozenset[NodeId], who: str) -> None: ...
 
@@ -96,6 +99,7 @@ class _Watching:
         namespace: str,
         job: str,
         uid: str,
+        understand: Understand | None,
         settings: ScalerSettings | None,
         rng: random.Random | None,
     ) -> None:
@@ -110,6 +114,9 @@ class _Watching:
         self._seen: frozenset[str] = frozenset()
         self._parting: dict[str, float] = {}
         """Pods that are about to end by themselves, and when they are deleted if they have not."""
+        self._understand = understand
+        self._understood: tuple[int | None, JobSpec | None] = (None, None)
+        """The generation of the job that was last looked at, and what it asks for."""
         self._jobs = self._informer(ELASTIC_JOBS, fields=f"metadata.name={job}")
 
     def serve(self, desk: Desk) -> None:
@@ -148,6 +155,8 @@ class _Watching:
     def _observe(self, reports: tuple[PodReport, ...]) -> None:
         assert self._desk is not None
         self._reports = reports
+        if (spec := self._spec()) is not None:
+            self._desk.specified(spec)
         self._seen |= {report.name for report in reports}
         found = sighting(reports)
         self._desk.announced(found.announced)
@@ -164,6 +173,17 @@ class _Watching:
     def _grant(self) -> Grant | None:
         job = self._own_job()
         return None if job is None or job.status is None else job.status.grant
+
+    def _spec(self) -> JobSpec | None:
+        """What the job asks for; None: nothing that can be understood, so what it asked for before still counts."""
+        job, found = self._own_job(), self._jobs.get(self._namespace, self._job)
+        if job is None or found is None or self._understand is None:
+            return None
+        generation, spec = self._understood
+        if job.metadata.generation != generation:
+            spec = self._understand(found) or spec
+            self._understood = (job.metadata.generation, spec)
+        return spec
 
     def _own_job(self) -> _Job | None:
         """The job, if it is there. Raises `Superseded` when another has its name."""
@@ -217,12 +237,16 @@ class ElasticJobScaler(_Watching):
         job: str,
         uid: str,
         asks: Mapping[Role, int] | None = None,
+        understand: Understand | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """`uid`: the job's; one that took its name is none of ours. `asks`: how many members of each role the master
-        asks for; what users ask for goes first."""
-        super().__init__(client, namespace=namespace, job=job, uid=uid, settings=settings, rng=rng)
+        asks for; what users ask for goes first. `understand`: what a job means that has changed, None if it means
+        nothing."""
+        super().__init__(
+            client, namespace=namespace, job=job, uid=uid, understand=understand, settings=settings, rng=rng
+        )
         self._asks = dict(asks or {})
         self._auto = f"{job}-auto"
         self._plans = self._informer(SCALE_PLANS, fields=f"metadata.name={self._auto}")
@@ -325,10 +349,13 @@ class PodScaler(_Watching):
         labels: str,
         manifest: Callable[[Node], Json],
         report: Callable[[Pod], PodReport | None],
+        understand: Understand | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        super().__init__(client, namespace=namespace, job=job, uid=uid, settings=settings, rng=rng)
+        super().__init__(
+            client, namespace=namespace, job=job, uid=uid, understand=understand, settings=settings, rng=rng
+        )
         self._pods: Informer[Pod] = self._informer(PODS, labels=labels)
         self._manifest = manifest
         self._report = report
