@@ -16,7 +16,7 @@ import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.core.errors import BadInput, ShoalError, StateUnavailable, Superseded
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from shoal.platforms.kubernetes.access import Access
     from shoal.wire.server import Listen
     from shoal.wire.tokens import JobTokens
+
+T = TypeVar("T")
 
 SECRETS = Path("/var/run/shoal")
 PORT = 7077
@@ -88,6 +90,15 @@ def main(environment: Mapping[str, str]) -> int:
 
 async def run(place: Place, access: "Access") -> int:
     """Be the master until the job is over, or until told to end. Raises `BadInput`, `Superseded`, `StateUnreadable`."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    try:
+        return await _run(place, access, told)
+    except _ToldToEnd:
+        return EXIT_TOLD
+
+
+async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
     from shoal.core.job import JobSettings
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
@@ -102,11 +113,10 @@ async def run(place: Place, access: "Access") -> int:
     from shoal.platforms.kubernetes.scaler import ElasticJobScaler
     from shoal.platforms.kubernetes.store import SecretStore
 
-    told, clock = asyncio.Event(), SystemClock()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    clock = SystemClock()
     tokens, listen = _tokens(place), _listen(place)
     async with Client(access) as client:
-        job = await read_job(client, place.namespace, place.job)
+        job = await _unless(told, read_job(client, place.namespace, place.job))
         spec = understood(job)
         if place.uid and place.uid != spec.uid:
             raise Superseded(
@@ -139,12 +149,30 @@ async def run(place: Place, access: "Access") -> int:
             look=lambda: training_of(master.view(), place.term),
             now=clock.now,
         )
-        await _start(master)
+        await _unless(told, _start(master))
         log.info("master %d of job %s/%s listens on port %d", place.term, place.namespace, place.job, master.port)
         if not await _until_over(master, scaler.run(), reporter.run(), told=told):
             return EXIT_TOLD
-        await reporter.last_word()
+        await _unless(told, reporter.last_word())  # what is not said, the next master says
     return EXIT_OVER
+
+
+class _ToldToEnd(Exception):
+    """Before there was anything to write down, or after it was."""
+
+
+async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What the work results in. Raises `_ToldToEnd` as soon as this master is told to end, whatever is waited for."""
+    working, asked = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait([working, asked], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _ToldToEnd
+        return working.result()
+    finally:
+        working.cancel()
+        asked.cancel()
+        await asyncio.gather(working, asked, return_exceptions=True)
 
 
 async def _start(master: "Master") -> None:
