@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.operator.builders import (
     KEY,
@@ -19,10 +20,12 @@ from tests.operator.builders import (
 from tests.operator.world import World
 
 from shoal.api.elasticjob import Role
+from shoal.api.quantities import cores
 from shoal.api.resources import Resource
 from shoal.core.pods import Trouble
 from shoal.operator.memory import MemberState
 from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, RoleAsk, Training
+from shoal.operator.writing import write_job, write_plan
 
 RUNS = Training(phase="running")
 W = Role.WORKER
@@ -837,3 +840,69 @@ def test_a_resumed_job_has_the_memory_that_it_was_given_before() -> None:
     world.settle()
     assert sorted((m.rank, m.resource.memory) for m in world.job.memory.of(W)) == [(0, None), (1, 9000)]
     assert not world.job.memory.seats
+
+
+def test_a_job_has_no_more_members_than_its_status_has_room_for() -> None:
+    world = World(a_job(worker=a_role(max=10_000), parameterServer=a_role(max=10_000)))
+    world.put(an_auto_plan())
+    world.put(a_plan("huge", worker=9000, ps=500))
+    for _ in range(8):
+        world.step()
+        world.run_all()
+    assert len(world.job.memory.members) == 2000
+    (trim,) = world.plans["ScalePlan/huge"].status.trims
+    assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "9000", "1500")
+    for written in (
+        write_job(world.job, world.job.status)["members"],
+        write_plan(an_auto_plan(), world.plans["ScalePlan/mnist-auto"].status)["pods"],
+    ):
+        long = [{**each, "uid": "0" * 36, "name": "n" * 63, "host": "h" * 40} for each in written]
+        noted = sum(len(f'"f:{name}":{{}},') for name in long[0]) + len(long[0]["name"]) + 24
+        assert len(msgspec.json.encode(long)) + noted * len(long) < 1_200_000
+
+
+def test_a_live_members_record_says_no_more_than_it_must() -> None:
+    world = a_world(1)
+    (member,) = write_job(world.job, world.job.status)["members"]
+    assert set(member) == {"name", "role", "id", "rank", "state", "uid"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "trimmed"),
+    [
+        (Resource(cpu=2, memory=4096), Resource(cpu=2, memory=4096), {}),
+        (
+            Resource(cpu=4, memory=8192),
+            Resource(cpu=2.5, memory=5120),
+            {"worker.resource.cpu": ("4", "2500m"), "worker.resource.memory": ("8192Mi", "5120Mi")},
+        ),
+    ],
+    ids=["it-fits", "too-much"],
+)
+def test_a_plans_resource_is_trimmed_to_the_jobs_limits(asked: Resource, got: Resource, trimmed: dict) -> None:
+    world = World(a_job(worker=a_role(replicas=4, max=4), resourceLimits={"cpu": 10, "memory": "20Gi"}))
+    world.put(a_plan("p", roles={W: RoleAsk(resource=asked)}))
+    plan = world.step()
+    world.settle()
+    requests = next(
+        pod["spec"]["containers"][0]["resources"]["requests"]
+        for pod in plan.create
+        if pod["metadata"]["name"] == "mnist-worker-0"
+    )
+    assert (cores(requests["cpu"]), requests["memory"]) == (got.cpu, f"{got.memory}Mi")
+    trims = world.plans["ScalePlan/p"].status.trims
+    assert {trim.what: (trim.asked, trim.got) for trim in trims} == trimmed
+
+
+def test_a_priority_without_a_class_is_said() -> None:
+    world = World(a_job(worker=a_role(replicas=1, priority="high")))
+    world.settle()
+    assert "worker.priority high has no effect" in message(world, "Admitted")
+    assert world.notices.count("PriorityIgnored") == 1
+    settings = replace(world.settings, priority_classes={"high": "urgent"})
+    served = World(a_job(worker=a_role(replicas=1, priority="high")), settings)
+    pod = next(each for each in served.step().create if each["metadata"]["name"] == "mnist-worker-0")
+    assert pod["spec"]["priorityClassName"] == "urgent"
+    served.settle()
+    assert "priority" not in message(served, "Admitted")
+    assert "PriorityIgnored" not in served.notices

@@ -185,3 +185,28 @@ def test_another_install_key_changes_no_pod_of_a_job_that_has_its_tokens() -> No
     ]
     assert pods[0] == pods[1]
     assert env(pods[0])["SHOAL_AGENT_FINGERPRINT_FILE"] == "/var/run/shoal/fingerprint"
+
+
+@pytest.mark.parametrize(
+    ("limits", "setting", "size"),
+    [({}, None, None), ({"memory": "8Gi"}, None, "4096Mi"), ({"memory": "8Gi"}, "6Gi", "6Gi")],
+    ids=["no-limit", "half-of-it", "as-set"],
+)
+def test_shared_memory_has_a_size_where_memory_has_one(limits: dict, setting: str | None, size: str | None) -> None:
+    job = a_job(worker={"template": with_container(resources={"limits": limits})})
+    assert job.spec is not None
+    settings = replace(SETTINGS, shared_memory=setting)
+    pod = member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), settings)
+    volume = next(each for each in pod["spec"]["volumes"] if each["name"] == "shoal-shm")
+    assert volume["emptyDir"].get("sizeLimit") == size
+
+
+def test_our_image_can_be_pulled_wherever_a_job_is() -> None:
+    template = {"spec": {**TEMPLATE["spec"], "imagePullSecrets": [{"name": "own"}, {"name": "a"}]}}
+    job = a_job(worker={"template": template})
+    assert job.spec is not None
+    settings = replace(SETTINGS, image_pull_secrets=("a", "b"))
+    pod = member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), settings)
+    assert [each["name"] for each in pod["spec"]["imagePullSecrets"]] == ["own", "a", "b"]
+    assert master_pod(job, 1, settings)["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+    assert "imagePullSecrets" not in master_pod(job, 1, SETTINGS)["spec"]

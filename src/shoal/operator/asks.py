@@ -11,19 +11,24 @@ What changed last is known by a stamp: the operator notes when it first saw a pl
 the spec. A change of `optimizeMode` voids the stamps before it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from shoal.api.elasticjob import Role
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec, RoleNeeds
+from shoal.api.quantities import format_cores, format_mebibytes
 from shoal.api.resources import Resource
 from shoal.operator.memory import SILENT, Accepted, Memory
 from shoal.operator.snapshot import PlanKind, PlanSeen, RoleAsk, Trim
 
 ROLES = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
 AUTO = "auto"
+MOST_MEMBERS = 2_000
+"""Members of one job, all roles together. Their records, with what the API server notes of who wrote them, take up to
+700 bytes each; an object may have 1.5 MB."""
 MOST_PLANS = MAX_ENTRIES - len(ROLES) - 1
 """Manual plans of one job that are counted: so many stamps are kept, beside those of the spec."""
 _MODE = "spec"
@@ -40,6 +45,8 @@ class Wanted:
     resource: Resource = SILENT
     source: str = ""
     """Whose count it is: `spec.worker`, `ScalePlan/x`."""
+    sized_by: str = ""
+    """Whose resource it is, when it is not the spec's."""
     reason: str = ""
 
 
@@ -82,6 +89,8 @@ def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now
         winning |= pinned_by
     if roles[Role.CHIEF].count is None and Role.CHIEF in spec.roles and any(each.count for each in roles.values()):
         roles[Role.CHIEF] = replace(roles[Role.CHIEF], count=1, source="default", reason="a job has one chief")
+    _within_room(spec, roles, trims)
+    _within_limits(spec, roles, trims)
     for plan in manual:
         for role in plan.roles:
             if needs_of(spec, role) is None:
@@ -168,7 +177,8 @@ def _wanted(
         reason = f"nobody asks for another number of {role} than {count}"
     else:
         count, source, reason = None, "", ""
-    return Wanted(count=count, resource=resource, source=source, reason=reason), winning
+    sized_by = sizer or (auto.ask if auto is not None and not automatic.resource.is_silent else "")
+    return Wanted(count=count, resource=resource, source=source, sized_by=sized_by, reason=reason), winning
 
 
 def _held(spec: JobSpec, role: Role, wanted: Wanted, trims: dict[str, list[Trim]]) -> Wanted:
@@ -192,6 +202,67 @@ def _whole(count: int, needs: RoleNeeds, unit: int) -> int:
     """The next lower multiple of the unit; the next higher one where the lower would be too few."""
     lower = count - count % unit
     return lower if lower >= max(needs.min, 1) else lower + unit
+
+
+def _within_room(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, list[Trim]]) -> None:
+    """All roles together no more than can be written down."""
+    left = MOST_MEMBERS
+    for role in ROLES:
+        wanted = roles[role]
+        if wanted.count is not None and wanted.count > left:
+            got = left - left % spec.node_unit if role is Role.WORKER else left
+            why = f"a job has at most {MOST_MEMBERS} members: its status has no room for more"
+            trims.setdefault(wanted.source, []).append(
+                Trim(what=f"{role}.replicas", asked=str(wanted.count), got=str(got), reason=why)
+            )
+            roles[role] = wanted = replace(wanted, count=got, reason=f"{wanted.reason}; {why}")
+        left -= wanted.count or 0
+
+
+def _within_limits(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, list[Trim]]) -> None:
+    """What plans give to each member, no more than `resourceLimits` has for it beside the others. What the spec itself
+    gives to a role stands."""
+    for role in ROLES:
+        wanted, needs = roles[role], needs_of(spec, role)
+        if not wanted.count or not wanted.sized_by or needs is None:
+            continue
+        given = {}
+        for kind in _KINDS:
+            limit, asked = getattr(spec.limits, kind.name), getattr(wanted.resource, kind.name)
+            if limit is None or asked is None:
+                continue
+            others = sum(
+                (w.count or 0) * (getattr(w.resource, kind.name) or 0) for r, w in roles.items() if r is not role
+            )
+            share = max(limit - others, 0) / wanted.count
+            most = max(kind.down(share), getattr(needs.resource, kind.name) or 0, kind.least)
+            if most < asked:
+                why = f"resourceLimits has {kind.text(kind.down(share))} for each of {wanted.count} of {role}"
+                what = f"{role}.resource.{kind.word}"
+                trim = Trim(what=what, asked=kind.text(asked), got=kind.text(most), reason=why)
+                trims.setdefault(wanted.sized_by, []).append(trim)
+                given[kind.name] = most
+        roles[role] = replace(wanted, resource=replace(wanted.resource, **given))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of thing that members get."""
+
+    name: str
+    word: str
+    down: Callable[[float], Any]
+    """To what Kubernetes can give."""
+    text: Callable[[Any], str]
+    least: float
+
+
+_KINDS = (
+    _Kind("cpu", "cpu", lambda cores: int(cores * 1000) / 1000, format_cores, 0.001),
+    _Kind("memory", "memory", int, format_mebibytes, 1),
+    _Kind("disk", "disk", int, format_mebibytes, 1),
+    _Kind("gpu_num", "gpu", int, str, 0),
+)
 
 
 def _no_template(spec: JobSpec, role: Role, plan: PlanSeen) -> Trim:

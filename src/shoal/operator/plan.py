@@ -199,6 +199,7 @@ class _Decision:
             self.snapshot.troubles,
             suspended=self.spec.suspend,
             master_answers=looks.answers,
+            remarks=self._unknown_priorities(),
         )
         told = conditions(
             self.job.status.conditions,
@@ -225,6 +226,16 @@ class _Decision:
     def _check(self, form: str, term: int) -> tuple[Manifest, ...]:
         return () if self.snapshot.prepared == form else fixed_objects(self.job, term, self.settings)
 
+    def _unknown_priorities(self) -> list[str]:
+        """What is said of roles whose `priority` means nothing here."""
+        classes = self.settings.priority_classes
+        return [
+            f"{role}.priority {needs.priority} has no effect: the operator has no PriorityClass for it "
+            "(--priority-classes)"
+            for role, needs in sorted(self.spec.roles.items())
+            if needs.priority is not None and needs.priority not in classes
+        ]
+
     def _members(self, asks: Asks) -> list[Manifest]:
         made = []
         for member in self.crew.to_create()[: self.settings.most_at_once]:
@@ -250,6 +261,9 @@ class _Decision:
 
     def _notices(self, status: JobStatus) -> tuple[Notice, ...]:
         said = tuple(Notice(reason=reason, note=note, warning=reason in _WARNINGS) for reason, note in self.crew.said)
+        if self.before.start_time is None and status.memory.start_time is not None:
+            unknown = self._unknown_priorities()
+            said += tuple(Notice(reason="PriorityIgnored", note=note, warning=True) for note in unknown)
         return said + _notices(self.job, status.conditions)
 
     def _deadline(self, memory: Memory) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Any
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.labels import MASTER, RANK_HINT, ROLE, TERM
-from shoal.api.quantities import format_cores, format_mebibytes
+from shoal.api.quantities import format_cores, format_mebibytes, mebibytes
 from shoal.api.resources import Resource, of_template
 from shoal.core.errors import BadInput
 from shoal.operator.masters import master_name
@@ -102,7 +102,17 @@ def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
         "securityContext": _LOCKED,
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
     }
+    _pull_secrets(pod, settings)
     pod["initContainers"] = [brings, *(pod.get("initContainers") or [])]
+
+
+def _pull_secrets(pod: dict[str, Any], settings: OperatorSettings) -> None:
+    """Our image may be in a registry that the user's template knows nothing of."""
+    own = list(pod.get("imagePullSecrets") or [])
+    names = {each.get("name") for each in own}
+    ours = [{"name": name} for name in settings.image_pull_secrets if name not in names]
+    if own or ours:
+        pod["imagePullSecrets"] = [*own, *ours]
 
 
 def _train(
@@ -203,10 +213,16 @@ def _volumes(pod: dict[str, Any], job: JobSeen, settings: OperatorSettings) -> N
     volumes.append({"name": _TOKEN, "secret": {"secretName": token_name(job.name), "items": items}})
     mounts.append({"name": _TOKEN, "mountPath": SECRETS, "readOnly": True})
     if not any(mount.get("mountPath") == _SHARED_MEMORY for mount in mounts):
-        size: Mapping[str, str] = {} if settings.shared_memory is None else {"sizeLimit": settings.shared_memory}
-        volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", **size}})
+        size = settings.shared_memory or _half(container)
+        volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", **({"sizeLimit": size} if size else {})}})
         mounts.append({"name": _SHM, "mountPath": _SHARED_MEMORY})
     pod["volumes"], container["volumeMounts"] = volumes, mounts
+
+
+def _half(container: Mapping[str, Any]) -> str | None:
+    """Half of the memory that a container may have: what it keeps in /dev/shm counts as its memory."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return format_mebibytes(max(mebibytes(limits["memory"]) // 2, 1)) if limits.get("memory") else None
 
 
 def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
@@ -218,6 +234,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
         "SHOAL_TERM": str(term),
     }
     env: list[Manifest] = [{"name": name, "value": value} for name, value in said.items()]
+    secrets = settings.image_pull_secrets
     env.append({"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     container: Manifest = {
         "name": MASTER,
@@ -253,6 +270,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 10,
             "securityContext": {"runAsNonRoot": True, "fsGroup": 65532},
+            **({"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}),
             "containers": [container],
             "volumes": [
                 {"name": _TOKEN, "secret": {"secretName": token_name(job.name), "defaultMode": 0o440}},

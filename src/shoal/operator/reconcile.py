@@ -73,7 +73,7 @@ class Reconciler:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._reader = reader or Reader()
+        self._reader = reader or Reader(settings.defaults)
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
         self._ensured: dict[str, set[str]] = {}

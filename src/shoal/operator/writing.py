@@ -184,7 +184,7 @@ def _member(member: Member) -> api.Member:
         replaces=member.replaces,
         relaunches=member.relaunches or None,
         ended_at=member.ended_at,
-        reason=_cut(member.reason) or None,
+        reason=None if member.is_live else _cut(member.reason) or None,  # why it is there, the grant says for all
     )
 
 
