@@ -25,6 +25,8 @@ def test_a_pods_environment_says_who_the_master_is() -> None:
     place = place_of(GIVEN)
     assert (place.job, place.namespace, place.term, place.port) == ("j", "n", 3, PORT)
     assert "j-master.n.svc" in place.names
+    assert place.max_members is None
+    assert place_of({**GIVEN, "SHOAL_MAX_MEMBERS": "32"}).max_members == 32
     assert "10.0.0.7" in place.names  # the kubelet asks for its health there
 
 
@@ -35,7 +37,7 @@ def test_what_is_missing_is_named(name: str) -> None:
 
 
 def test_a_term_that_is_no_number_is_refused() -> None:
-    with pytest.raises(BadInput, match="SHOAL_TERM and SHOAL_PORT must be numbers"):
+    with pytest.raises(BadInput, match="SHOAL_TERM, SHOAL_PORT and SHOAL_MAX_MEMBERS must be numbers"):
         place_of({**GIVEN, "SHOAL_TERM": "first"})
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.operator.builders import SETTINGS, TEMPLATE, a_job
 
 from shoal.api.elasticjob import Role
+from shoal.api.jobspec import JobDefaults
 from shoal.api.resources import Resource
 from shoal.operator.asks import needs_of
 from shoal.operator.memory import Member
@@ -99,6 +100,13 @@ def test_no_token_stands_in_a_pod() -> None:
     tokens = fixed_objects(job, 1, SETTINGS)[0]["data"].values()
     for pod in (a_member_pod(), master_pod(job, 1, SETTINGS)):
         assert not any(token in str(pod) for token in tokens)
+
+
+def test_a_master_is_told_which_job_it_is_of_and_what_the_operator_assumes_of_jobs() -> None:
+    job, settings = a_job(), replace(SETTINGS, defaults=JobDefaults(max_members=32))
+    (container,) = master_pod(job, 3, settings)["spec"]["containers"]
+    said = {each["name"]: each.get("value") for each in container["env"]}
+    assert (said["SHOAL_JOB_UID"], said["SHOAL_TERM"], said["SHOAL_MAX_MEMBERS"]) == (job.uid, "3", "32")
 
 
 def test_a_training_pod_mounts_only_the_agents_token() -> None:

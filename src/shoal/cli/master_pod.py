@@ -49,6 +49,8 @@ class Place:
     port: int = PORT
     address: str = ""
     """The Pod's; the kubelet asks for its health under it."""
+    max_members: int | None = None
+    """How many workers a job has at most that does not say; None: as in `JobDefaults`."""
     secrets: Path = field(default=SECRETS)
 
     @property
@@ -67,8 +69,10 @@ def place_of(environment: Mapping[str, str]) -> Place:
         raise BadInput(f"shoal master --kubernetes: {', '.join(missing)} not set; the operator sets them in its Pod")
     try:
         term, port = int(environment["SHOAL_TERM"]), int(environment.get("SHOAL_PORT") or PORT)
+        most = int(environment.get("SHOAL_MAX_MEMBERS") or 0)
     except ValueError as exc:
-        raise BadInput(f"shoal master --kubernetes: SHOAL_TERM and SHOAL_PORT must be numbers: {exc}") from exc
+        names = "SHOAL_TERM, SHOAL_PORT and SHOAL_MAX_MEMBERS"
+        raise BadInput(f"shoal master --kubernetes: {names} must be numbers: {exc}") from exc
     return Place(
         job=environment["SHOAL_JOB"],
         namespace=environment["SHOAL_NAMESPACE"],
@@ -76,6 +80,7 @@ def place_of(environment: Mapping[str, str]) -> Place:
         uid=environment.get("SHOAL_JOB_UID", ""),
         port=port,
         address=environment.get("SHOAL_POD_IP", ""),
+        max_members=most or None,
         secrets=Path(environment.get("SHOAL_SECRETS") or SECRETS),
     )
 
@@ -99,6 +104,7 @@ async def run(place: Place, access: "Access") -> int:
 
 
 async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
+    from shoal.api.jobspec import JobDefaults
     from shoal.core.job import JobSettings
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
@@ -114,10 +120,11 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
     from shoal.platforms.kubernetes.store import SecretStore
 
     clock = SystemClock()
+    defaults = JobDefaults() if place.max_members is None else JobDefaults(max_members=place.max_members)
     tokens, listen = _tokens(place), _listen(place)
     async with Client(access) as client:
         job = await _unless(told, read_job(client, place.namespace, place.job))
-        spec = understood(job)
+        spec = understood(job, defaults)
         if place.uid and place.uid != spec.uid:
             raise Superseded(
                 f"job {place.namespace}/{place.job} is another one now: this is a master of the one before"
@@ -127,8 +134,8 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
             namespace=place.namespace,
             job=place.job,
             uid=spec.uid,
-            asks=first_ask(job),
-            understand=still_understood,
+            asks=first_ask(job, defaults),
+            understand=lambda found: still_understood(found, defaults),
         )
         master = Master(
             spec,

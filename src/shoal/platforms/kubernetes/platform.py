@@ -89,7 +89,7 @@ def understood(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
     )
 
 
-def still_understood(found: Json) -> JobSpec | None:
+def still_understood(found: Json, defaults: JobDefaults | None = None) -> JobSpec | None:
     """What a job asks for that has changed; None: it is not valid any more. The operator says so in its status."""
     found = {"apiVersion": API_VERSION, "kind": "ElasticJob", **found}
     wrong = problems(found)
@@ -97,7 +97,7 @@ def still_understood(found: Json) -> JobSpec | None:
         log.warning("the job as it is now is not valid (%s): what it asked for before still counts", wrong[0])
         return None
     try:
-        return understood(msgspec.convert(found, ElasticJob))
+        return understood(msgspec.convert(found, ElasticJob), defaults)
     except (BadInput, msgspec.ValidationError) as exc:
         log.warning("the job as it is now is not understood (%s): what it asked for before still counts", exc)
         return None
