@@ -230,7 +230,6 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     said = {
         "SHOAL_JOB": job.name,
         "SHOAL_JOB_UID": job.uid,
-        "SHOAL_MAX_MEMBERS": str(settings.defaults.max_members),
         "SHOAL_NAMESPACE": job.key.namespace,
         "SHOAL_TERM": str(term),
         "SHOAL_MAX_MEMBERS": str(settings.defaults.max_members),
