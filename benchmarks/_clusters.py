@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,8 @@ def elastic_job(name: str, namespace: str, *, most: int, replicas: int | None = 
 class Cost:
     """What an operator has spent since its start."""
 
-    calls: float
-    """Of the API server; renewals of its lease aside."""
+    calls: Counter[str]
+    """Of the API server, by verb and resource; renewals of its lease aside."""
     cpu: float
     """Seconds."""
     at: float
@@ -101,6 +102,7 @@ class Operator:
 
     _serves = re.compile(r"serves (http://\S+)/metrics")
     _calls = re.compile(r"^shoal_api_requests_total\{(.*)\} (\S+)$", re.MULTILINE)
+    _label = re.compile(r'(\w+)="(.*?)"')
 
     def __init__(self, cluster: Cluster, home: str, log: Path, *flags: str) -> None:
         words = [sys.executable, "-m", "shoal", "operator", f"--kubeconfig={cluster.kubeconfig}", f"--home={home}"]
@@ -136,7 +138,11 @@ class Operator:
         return "\nshoal_queue_length 0.0" not in self.metrics()
 
     def cost(self) -> Cost:
-        calls = sum(float(n) for labels, n in self._calls.findall(self.metrics()) if 'resource="leases"' not in labels)
+        calls: Counter[str] = Counter()
+        for labels, count in self._calls.findall(self.metrics()):
+            said = dict(self._label.findall(labels))
+            if said["resource"] != "leases":
+                calls[f"{said['verb']} {said['resource']}"] += int(float(count))
         spent = self.view.cpu_times()
         return Cost(calls=calls, cpu=spent.user + spent.system, at=time.monotonic())
 

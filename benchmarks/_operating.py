@@ -21,6 +21,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,9 +96,13 @@ class Watched:
 class Spent:
     """What an operator spent between two moments."""
 
-    calls: float
+    calls: Counter[str]
     cpu: float
     seconds: float
+
+    @property
+    def all_calls(self) -> int:
+        return self.calls.total()
 
 
 def between(before: Cost, after: Cost) -> Spent:
@@ -217,9 +222,11 @@ class Bench:
         peer = f"the same client, {AT_ONCE} calls at once"
         cpu = 1e3 * spent.cpu / self.scale.pods
         memory = self.operator.view.memory_info().rss / 2**20
+        for call, count in spent.calls.most_common(6):
+            progress(f"  {call}: {count / self.scale.pods:.2f} per Pod")
         self.rows += [
             Row(case="worker Pods made", value=ours, unit="1/s", peer=peer, peer_value=raw, more_is_better=True),
-            Row(case="API calls per Pod, until all is settled", value=spent.calls / self.scale.pods, unit="calls"),
+            Row(case="API calls per Pod, until all is settled", value=spent.all_calls / self.scale.pods, unit="calls"),
             Row(case="operator's CPU time per Pod, until all is settled", value=cpu, unit="ms"),
             Row(case="operator's memory then", value=memory, unit="MiB"),
         ]
@@ -263,9 +270,9 @@ class Bench:
         await asyncio.sleep(self.scale.idle_seconds)
         spent = between(before, self.operator.cost())
         peer, name = "aim for 1,000 jobs", f"{self.scale.jobs} settled jobs"
-        cpu = 100 * spent.cpu / spent.seconds
+        calls, cpu = spent.all_calls / spent.seconds, 100 * spent.cpu / spent.seconds
         self.rows += [
-            Row(case=f"{name}: API calls", value=spent.calls / spent.seconds, unit="1/s", peer=peer, peer_value=1.0),
+            Row(case=f"{name}: API calls", value=calls, unit="1/s", peer=peer, peer_value=1.0),
             Row(case=f"{name}: CPU", value=cpu, unit="% of a core", peer=peer, peer_value=2.0),
         ]
 

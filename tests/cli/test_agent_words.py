@@ -99,3 +99,13 @@ def test_a_bad_value_in_the_environment_is_named_by_its_variable() -> None:
     }
     with pytest.raises(BadInput, match="SHOAL_AGENT_SLOTS wants a whole number"):
         agent.settings((), environment)
+
+
+def test_the_fingerprint_may_come_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "fingerprint").write_text("sha256:ab\n")
+    said = {"SHOAL_TOKEN": "t", "SHOAL_AGENT_FINGERPRINT_FILE": str(tmp_path / "fingerprint")}
+    made = agent.settings(["--master", "wss://m:1", "--job", "j"], said)
+    assert made is not None
+    assert made.fingerprint == "sha256:ab"
+    with pytest.raises(BadInput, match="cannot be read"):
+        agent.settings(["--master", "wss://m:1", "--job", "j", "--fingerprint-file", str(tmp_path / "none")], said)

@@ -1,13 +1,22 @@
 """`shoal master --kubernetes`: what it must be told, and what it says when it was not."""
 
+import asyncio
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from shoal.cli.master import EXIT_HOPELESS, main
-from shoal.cli.master_pod import PORT, place_of, run
-from shoal.core.errors import BadInput
+from shoal.cli.master_pod import EXIT_TOLD, PORT, Place, place_of, run
+from shoal.core.errors import BadInput, Superseded
 from shoal.platforms.kubernetes.access import Access
+from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.errors import Permission
+from shoal.platforms.kubernetes.fake import FakeApiServer
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
 
 GIVEN = {"SHOAL_JOB": "j", "SHOAL_NAMESPACE": "n", "SHOAL_TERM": "3", "SHOAL_POD_IP": "10.0.0.7"}
 
@@ -16,6 +25,8 @@ def test_a_pods_environment_says_who_the_master_is() -> None:
     place = place_of(GIVEN)
     assert (place.job, place.namespace, place.term, place.port) == ("j", "n", 3, PORT)
     assert "j-master.n.svc" in place.names
+    assert place.max_members is None
+    assert place_of({**GIVEN, "SHOAL_MAX_MEMBERS": "32"}).max_members == 32
     assert "10.0.0.7" in place.names  # the kubelet asks for its health there
 
 
@@ -26,7 +37,7 @@ def test_what_is_missing_is_named(name: str) -> None:
 
 
 def test_a_term_that_is_no_number_is_refused() -> None:
-    with pytest.raises(BadInput, match="SHOAL_TERM and SHOAL_PORT must be numbers"):
+    with pytest.raises(BadInput, match="SHOAL_TERM, SHOAL_PORT and SHOAL_MAX_MEMBERS must be numbers"):
         place_of({**GIVEN, "SHOAL_TERM": "first"})
 
 
@@ -42,3 +53,53 @@ def test_outside_of_a_pod_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main(["--kubernetes"]) == EXIT_HOPELESS
     assert "not in a Pod" in capsys.readouterr().err
+
+
+async def told_while_it_waits(place: Place, access: Access) -> int:
+    """Its exit code when the kubelet wants the Pod gone."""
+    running = asyncio.create_task(run(place, access))
+    asyncio.get_running_loop().call_later(0.3, os.kill, os.getpid(), signal.SIGTERM)
+    try:
+        async with asyncio.timeout(20):
+            return await running
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    for name in ("agent", "admin", "tls.crt", "tls.key", "fingerprint"):
+        (tmp_path / name).write_text("x")
+    return place_of({**GIVEN, "SHOAL_NAMESPACE": "default", "SHOAL_SECRETS": str(tmp_path), "SHOAL_JOB_UID": "u-1"})
+
+
+async def test_told_to_end_while_the_api_server_is_away_it_ends(place: Place) -> None:
+    assert await told_while_it_waits(place, Access(server="http://127.0.0.1:1")) == EXIT_TOLD
+
+
+async def test_told_to_end_while_the_state_cannot_be_had_it_ends(place: Place) -> None:
+    def allow(_: str, permission: Permission) -> bool:
+        if permission.resource == "secrets":
+            raise web.HTTPServiceUnavailable
+        return True
+
+    async with FakeApiServer(allow=allow) as server, Client(server.access()) as client:
+        server.serve(ELASTIC_JOBS, status=True)
+        place = replace(place, uid=await a_job(client))
+        assert await told_while_it_waits(place, server.access()) == EXIT_TOLD
+
+
+async def test_a_master_of_the_job_before_ends_before_it_touches_the_one_of_now(place: Place) -> None:
+    async with FakeApiServer() as server, Client(server.access()) as client:
+        server.serve(ELASTIC_JOBS, status=True)
+        await a_job(client)
+        with pytest.raises(Superseded, match="another one now"):
+            await run(place, server.access())
+        assert {verb for verb, _ in server.calls} == {"create", "get"}
+
+
+async def a_job(client: Client) -> str:
+    template = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["true"]}]}}
+    job = {"metadata": {"name": "j", "namespace": "default"}, "spec": {"worker": {"template": template}}}
+    uid: str = (await client.create(ELASTIC_JOBS, job))["metadata"]["uid"]
+    return uid

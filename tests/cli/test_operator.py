@@ -38,6 +38,10 @@ def test_an_address_of_ipv6_is_understood() -> None:
         (("--workers", "0"), "--workers"),
         (("--image-pull-policy", "Sometimes"), "Always, IfNotPresent, Never"),
         (("--silence", "-1"), "--silence"),
+        (("--priority-classes", "urgent=x"), "high=NAME,low=NAME"),
+        (("--shared-memory", "much"), "--shared-memory"),
+        (("--master-memory", "0"), "--master-memory"),
+        (("--max-members", "0"), "--max-members"),
     ],
 )
 def test_wrong_words_are_said(words: tuple[str, ...], says: str) -> None:
@@ -48,3 +52,23 @@ def test_wrong_words_are_said(words: tuple[str, ...], says: str) -> None:
 def test_a_lease_that_its_holder_trusts_for_longer_than_it_lasts_is_refused() -> None:
     with pytest.raises(BadInput, match="--lease-seconds"):
         config_of("--lease-seconds", "5").election()
+
+
+def test_what_jobs_get_reaches_the_settings() -> None:
+    made = config_of(
+        *("--max-members", "32", "--priority-classes", "high=urgent,low=idle", "--gpu-resource", "amd.com/gpu"),
+        *("--gpu-type-label", "gpu", "--shared-memory", "2Gi", "--image-pull-secrets", "a,b"),
+        *("--master-cpu", "2", "--master-memory", "1Gi", "--master-memory-limit", "4Gi"),
+    ).settings(b"k" * 32)
+    assert made.defaults.max_members == 32
+    assert made.priority_classes == {"high": "urgent", "low": "idle"}
+    assert (made.gpu_resource, made.gpu_type_label, made.shared_memory) == ("amd.com/gpu", "gpu", "2Gi")
+    assert made.image_pull_secrets == ("a", "b")
+    assert (made.master_resources, made.master_memory_limit) == ({"cpu": "2", "memory": "1Gi"}, "4Gi")
+
+
+def test_without_flags_the_settings_are_their_own_defaults() -> None:
+    from shoal.operator.settings import OperatorSettings
+
+    plain = OperatorSettings(image="shoal:latest", install_key=b"k" * 32, operator_namespace="default")
+    assert config_of().settings(b"k" * 32) == plain

@@ -3,18 +3,21 @@
 Each test has a namespace and an operator of its own, which watches that namespace only: tests do not meet.
 """
 
+import atexit
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hack.kube.harness import Cluster, Object
+from hack.kube.harness import Cluster, Object, teardown
 
 ROOT = Path(__file__).parents[2]
 CRDS = ROOT / "deploy" / "chart" / "templates" / "crds"
@@ -35,6 +38,21 @@ def install(cluster: Cluster) -> None:
     cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
 
 
+@cache
+def marked() -> Mapping[str, str]:
+    """What processes carry in their environment that must not outlive this one, whichever way it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="shoal-operators-"))
+    command = [sys.executable, "-I", "-S", teardown.__file__, str(folder.resolve())]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def end() -> None:
+        guard.communicate()
+        folder.rmdir()
+
+    atexit.register(end)
+    return {teardown.MARK: str(folder.resolve())}
+
+
 class Process:
     """One `shoal operator`."""
 
@@ -45,7 +63,11 @@ class Process:
         path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                words, stdout=out, stderr=out, env={**os.environ, "PYTHONPATH": path}, start_new_session=True
+                words,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, "PYTHONPATH": path, **marked()},
+                start_new_session=True,
             )
 
     @property
@@ -131,8 +153,9 @@ class Jobs:
         self.cluster.api.patch(f"{self.jobs}/{name}", {"spec": spec})
 
     def report(self, name: str, phase: str, reason: str = "") -> None:
-        """Be the job's master: report."""
-        status = {"status": {"training": {"phase": phase, "reason": reason}}}
+        """Be the job's newest master: report."""
+        term = self.cluster.api.get(f"{self.jobs}/{name}")["status"]["term"]
+        status = {"status": {"training": {"phase": phase, "reason": reason, "term": term}}}
         self.cluster.api.patch(f"{self.jobs}/{name}/status", status)
 
     # Waiting -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hack.kube.harness import Cluster
 from tests.cluster.operators import install, operator, running
 from tests.cluster.training import PATIENCE, Training
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 SHARDS = Path(__file__).parents[1] / "data" / "train_shards.py"
 SAMPLES = 3000
@@ -36,7 +36,7 @@ def training(shoal_node: Cluster, make_namespace: Callable[[Cluster], str], tmp_
 
 
 def test_a_job_that_says_nothing_of_sizes_trains_through_everything(training: Training) -> None:
-    training.apply("x", training.template("--size", "60000", "--pace", "0.02"))
+    training.apply("x", training.template("--size", "60000", "--pace", "0.1"))
     report = training.trains_with("x", 2)
     first = training.processes()
     assert sorted(first) == ["x-worker-0", "x-worker-1"]

@@ -40,6 +40,14 @@ EVERYTHING = {
         "podAnnotations": {"a.example/b": "true"},
         "podLabels": {"team": "ml"},
     },
+    "jobs": {
+        "maxMembers": 64,
+        "priorityClasses": {"high": "training-high", "low": "training-low"},
+        "gpuResource": "amd.com/gpu",
+        "gpuTypeLabel": "amd.com/gpu.product-name",
+        "sharedMemory": "8Gi",
+        "master": {"cpu": "1", "memory": "1Gi", "memoryLimit": "2Gi"},
+    },
     "serviceAccount": {"name": "robot", "annotations": {"a.example/role": "1"}},
     "metrics": {"port": 9090, "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
@@ -93,6 +101,9 @@ def test_the_chart_lints_and_its_flags_exist_whatever_is_set(helm: Path, values:
     config = configured(with_defaults(read(container["args"], {}, FLAGS, PREFIX).values, FLAGS), {})
     assert config.namespace == given.get("watchNamespace")
     assert config.image == container["image"]
+    assert config.image_pull_secrets == tuple(each["name"] for each in given.get("imagePullSecrets", ()))
+    assert config.priority_classes == given.get("jobs", {}).get("priorityClasses", {})
+    assert config.max_members == given.get("jobs", {}).get("maxMembers", 8)
     assert {each["metadata"]["name"] for each in made if each["kind"] == "CustomResourceDefinition"} == (
         CRDS if given.get("crds", {}).get("install", True) else set()
     )

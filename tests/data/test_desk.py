@@ -1,11 +1,11 @@
-"""The agent's desk: words about streams and worlds are said until a round that carried them was answered."""
+"""The agent's desk: words about streams and worlds are said until they are written down."""
 
 from tests.core.ledger.builders import a_dataset
 
 from shoal.agent.shards import Desk
 from shoal.core.ledger import Checkpoint
 from shoal.core.ledger.dealing import dealt, mark_of, opened
-from shoal.core.rounds import Extent, Round, RoundAnswer, owner_of
+from shoal.core.rounds import DatasetRefusal, Extent, Round, RoundAnswer, owner_of
 from shoal.wire.local import LedgerPut, ShardsSaid, StreamSaid, WorldStands
 
 OWNER = owner_of("worker-0", 0, 1, "a")
@@ -109,3 +109,66 @@ def test_last_words_wait_behind_a_restore_that_goes_first() -> None:
     assert (len(second.asks), len(second.departed)) == (1, 1)
     desk.answered(RoundAnswer(number=second.number))
     assert heard == ["all of it"]
+
+
+def test_how_far_streams_go_is_said_again_until_it_is_written_down() -> None:
+    desk = Desk()
+    for word in (grew(0, 10), grew(0, 40, closed=True), grew(1, 5)):
+        desk.said(OWNER, word)
+    first = sent(desk)
+    desk.answered(RoundAnswer(number=first.number), is_kept=False)
+    desk.said(OWNER, grew(1, 7))
+    second = sent(desk)
+    assert extents(second) == [(1, 7, False)]
+    desk.answered(RoundAnswer(number=second.number), is_kept=False)
+    assert not desk.is_quiet
+    desk.reconnected()  # to a master that knows nothing of it
+    third = sent(desk)
+    assert extents(third) == [(0, 10, False), (0, 40, True), (1, 7, False)]
+    desk.answered(RoundAnswer(number=third.number), is_kept=False)
+    desk.kept(third.number)
+    assert desk.is_quiet
+    desk.reconnected()
+    assert extents(sent(desk)) == []
+
+
+def test_where_a_world_stands_is_said_again_until_it_is_written_down_and_only_the_last_word_of_it() -> None:
+    desk, standing = Desk(), opened(a_dataset(20, 5, together=True))
+    for step in (0, 1):
+        desk.said(OWNER, WorldStands(generation=1, step=step, mark=mark_of(standing)))
+        round = sent(desk)
+        desk.answered(RoundAnswer(number=round.number), is_kept=False)
+    assert not desk.is_quiet
+    desk.departed(OWNER, charged=False, reason="it ended")
+    assert [gone.owner for gone in sent(desk).departed] == [OWNER]  # so that it is written down now
+    desk.reconnected()
+    again = sent(desk)
+    assert [stand.step for stand in again.stands] == [1]
+    desk.answered(RoundAnswer(number=again.number))
+    assert desk.is_quiet
+
+
+def test_a_refused_end_of_a_stream_is_not_said_to_the_next_master() -> None:
+    desk = Desk()
+    desk.said(OWNER, grew(0, 40, closed=True))
+    round = sent(desk)
+    refusal = DatasetRefusal(dataset="clicks", reason="it is closed at 30")
+    desk.answered(RoundAnswer(number=round.number, unusable=(refusal,)), is_kept=False)
+    desk.reconnected()
+    assert extents(sent(desk)) == []
+
+
+def test_who_is_let_go_without_being_written_down_is_told_of_to_another_master_all_the_same() -> None:
+    desk, heard = Desk(), list[str]()
+    desk.said(OWNER, grew(0, 40, closed=True))
+    desk.departed(OWNER, charged=False, reason="it ended")
+    desk.when_heard(lambda: heard.append("the process"))
+    round = sent(desk)
+    desk.answered(RoundAnswer(number=round.number), is_kept=False)
+    assert heard == []
+    desk.let_go(round.number)
+    desk.when_heard(lambda: heard.append("the agent"))
+    assert heard == ["the process", "the agent"]
+    desk.reconnected()
+    again = sent(desk)
+    assert (extents(again), [gone.owner for gone in again.departed]) == ([(0, 40, True)], [OWNER])

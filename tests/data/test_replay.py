@@ -15,9 +15,10 @@ from shoal.core.job import Effect, Job
 from shoal.core.job.takeover import taken_over
 from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, HeartbeatSeen, Tell
 from shoal.core.ledger import DatasetSpec, Lease, LeaseSettings
+from shoal.core.ledger.datasets import Kind
 from shoal.core.nodes import NodeId
-from shoal.core.rounds import owner_of
-from shoal.wire.local import DatasetNamed, ShardsGiven, ShardsSaid
+from shoal.core.rounds import Extent, owner_of
+from shoal.wire.local import DatasetNamed, ShardsGiven, ShardsSaid, StreamSaid
 
 NODES = ("worker-0", "worker-1", "worker-2")
 SHARDS, EPOCHS = 7, 2
@@ -203,3 +204,19 @@ def test_a_master_that_dies_right_after_an_epoch_began_costs_no_shard() -> None:
     master.kill(node)
     master.finish()
     assert set(master.trained.values()) == {1}
+
+
+def test_a_master_that_dies_right_after_a_stream_was_closed_costs_not_its_end() -> None:
+    master = Master()
+    node = master.nodes["worker-0"]
+    stream = DatasetSpec(name="clicks", kind=Kind.STREAM, partitions=(0,), shard_size=10)
+    node.desk.said(node.owner, DatasetNamed(spec=stream))
+    master.carry(node)
+    node.desk.said(node.owner, StreamSaid(extent=Extent(dataset="clicks", partition=0, until=100, closed=True)))
+    master.carry(node)
+    assert master.story.job.ledger.dynamic["clicks"].lanes[0].closed
+    assert not master.written.ledger.dynamic["clicks"].lanes[0].closed
+    master.kill(node)
+    assert not master.story.job.ledger.dynamic["clicks"].lanes[0].closed
+    master.come_back(node)
+    assert master.story.job.ledger.dynamic["clicks"].lanes[0].closed

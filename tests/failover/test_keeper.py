@@ -101,7 +101,7 @@ async def test_a_store_with_a_pace_gets_decisions_at_once_and_the_rest_in_its_pa
     assert len(state.records) == 1
 
 
-async def test_a_store_with_a_pace_in_trouble_promises_nothing_until_the_trouble_is_old() -> None:
+async def test_a_store_with_a_pace_in_trouble_promises_nothing_however_old_the_trouble_is() -> None:
     state, clock, story = MemoryState(), HandClock(), Story(nodes=2)
     keeper = Keeper(MemoryStore(state, pace=timedelta(seconds=10)), clock, changed=lambda _: None)
     await keeper.claim()
@@ -109,6 +109,11 @@ async def test_a_store_with_a_pace_in_trouble_promises_nothing_until_the_trouble
     assert not await keeper.keep(story.job)
     clock.wait(RETRY.total_seconds())
     assert not await keeper.keep(story.job)
+    assert not keeper.is_in_lasting_trouble
     clock.wait(PATIENCE.total_seconds())
+    assert not await keeper.keep(story.job)
+    assert keeper.is_in_lasting_trouble  # who is about to end may go
+    state.trouble = None
+    clock.wait(RETRY.total_seconds())
     assert await keeper.keep(story.job)
-    assert keeper.trouble is not None
+    assert not keeper.is_in_lasting_trouble

@@ -3,24 +3,39 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import UnionType
 
 import pytest
+from tests.core.ledger.builders import a_dataset
 
 from shoal.core.errors import BadInput, Disconnected, StateTaken, StateUnavailable, StateUnreadable, Superseded
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
-from shoal.core.ports import StateStore
+from shoal.core.ports import Clock, StateStore
+from shoal.core.rounds import Departure, Round, owner_of
 from shoal.core.view import JobPhase, JobView
-from shoal.master import Begin, Master
+from shoal.master import Begin, Master, SystemClock, keeper
 from shoal.stores import FileStore, MemoryState, MemoryStore
 from shoal.stores.etcd import EtcdStore
 from shoal.wire.client import Connection, connect
-from shoal.wire.messages import PROTOCOL, Ack, Commit, FromMaster, Hello, Pause, Prepare, Progress, Ready
+from shoal.wire.messages import (
+    PROTOCOL,
+    Ack,
+    Commit,
+    DataAnswers,
+    DataKept,
+    DataRound,
+    FromMaster,
+    Hello,
+    Pause,
+    Prepare,
+    Progress,
+    Ready,
+)
 from shoal.wire.tokens import JobKeys, Purpose
 
 KEYS = JobKeys.new("j.1")
@@ -71,7 +86,9 @@ class Running:
 
 
 @asynccontextmanager
-async def a_master(store: StateStore | None, *, nodes: int = 2, joins: int = 0) -> AsyncIterator[Running]:
+async def a_master(
+    store: StateStore | None, *, nodes: int = 2, joins: int = 0, clock: Clock | None = None
+) -> AsyncIterator[Running]:
     platform = Nowhere()
     master = Master(
         JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=4, command=("true",)),
@@ -80,6 +97,7 @@ async def a_master(store: StateStore | None, *, nodes: int = 2, joins: int = 0) 
         keys=KEYS,
         nodes=nodes,
         awaited_joins=joins,
+        clock=clock,
         store=store,
     )
     await master.start()
@@ -316,3 +334,31 @@ async def test_a_job_whose_state_cannot_be_kept_goes_on_and_says_so() -> None:
         assert running.master.seen().trouble == "No space left on device"
         await a_world(running.master, "worker-0", "worker-1", "worker-2")
         assert running.master.view().world_size == 3
+
+
+class FastClock(SystemClock):
+    """The time as it is, and as much more as the test says."""
+
+    ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
+
+
+async def test_a_store_in_long_trouble_keeps_nobody_from_its_end_and_nothing_else_is_called_written() -> None:
+    state, clock = MemoryState(), FastClock()
+    async with a_master(MemoryStore(state, pace=timedelta(seconds=10)), clock=clock) as running:
+        ending, training = await a_world(running.master, "worker-0", "worker-1")
+        state.trouble = "the API server is away"
+        gone = Departure(owner=owner_of("worker-0", 0, 1, "a"), charged=False, reason="it ended")
+        rounds = {training: Round(number=7, specs=(a_dataset(20, 5),)), ending: Round(number=7, departed=(gone,))}
+        for each, round in rounds.items():
+            await each.connection.send(DataRound(round=round))
+            answer = await each.hears(DataAnswers)
+            assert isinstance(answer, DataAnswers)
+            assert not answer.is_kept
+        clock.ahead += 2 * keeper.PATIENCE
+        assert await ending.hears(DataKept) == DataKept(number=7, is_written=False)
+        state.trouble = None
+        clock.ahead += 2 * keeper.RETRY
+        assert await training.hears(DataKept) == DataKept(number=7)

@@ -71,10 +71,15 @@ class Stage:
     # The operator --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def operator(self, *, crash_after: int | None = None, ensure: Any = None) -> AsyncIterator[Crashing]:
+    async def operator(
+        self, *, crash_after: int | None = None, ensure: Any = None, **instead: Any
+    ) -> AsyncIterator[Crashing]:
+        """`instead`: what stands between the operator and calls of its cluster, by their names."""
         async with Client(self.server.access()) as client:
             recorder = Recorder(client, controller=MANAGER, instance="test")
-            cluster = KubernetesCluster(client, recorder=recorder, manager=MANAGER)
+            cluster = KubernetesCluster(client, recorder=recorder, manager=MANAGER, gathering=0.02)
+            for name, between in instead.items():
+                setattr(cluster, name, partial(between, getattr(cluster, name)))
             crashing = Crashing(cluster, crash_after, ensure)
             operator = Operator(
                 crashing,  # type: ignore[arg-type]
@@ -86,6 +91,7 @@ class Stage:
             cluster.on_wake(lambda namespace, name, after: queue.add_after(Key(namespace, name), after))
             crashing.wake_all = lambda: [queue.add(Key(*each)) for each in cluster.known_jobs()]  # type: ignore[attr-defined]
             crashing.queue = queue  # type: ignore[attr-defined]
+            crashing.reconciler = operator._reconciler  # type: ignore[attr-defined]
             tasks = [
                 asyncio.create_task(each)
                 for each in (cluster.run(), recorder.run(), queue.work(operator.look, workers=4))
@@ -138,10 +144,11 @@ class Stage:
         await self.client.apply(kind, body, manager="user")
 
     async def report(self, phase: str, name: str = "mnist", reason: str = "") -> None:
-        """Be the master: report."""
+        """Be the newest master: report."""
+        term = (self.job(name).get("status") or {}).get("term", 1)
         body = {
             "metadata": {"name": name, "namespace": "default"},
-            "status": {"training": {"phase": phase, "reason": reason}},
+            "status": {"training": {"phase": phase, "reason": reason, "term": term}},
         }
         await self.client.apply(ELASTIC_JOBS, body, manager="shoal-master", subresource="status")
 

@@ -1,14 +1,18 @@
 """The operator on an API server: what people see happen, and what it costs."""
 
 import asyncio
-from datetime import timedelta
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.operator.builders import TEMPLATE, a_role
 from tests.operator.stage import Stage, a_stage, quick
 
+from shoal.core.errors import Denied
+from shoal.operator.reconcile import Part
 from shoal.platforms.kubernetes.client import Merge
-from shoal.platforms.kubernetes.errors import Unavailable
+from shoal.platforms.kubernetes.errors import NotFound, Unavailable
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
 from shoal.platforms.kubernetes.objects import PODS, SECRETS, SERVICES
 
@@ -205,3 +209,75 @@ async def test_each_try_to_prepare_a_job_gets_further_than_the_one_before() -> N
             await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
             await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
         assert count <= 20
+
+
+async def test_members_that_are_refused_hold_up_neither_the_next_master_nor_deletions() -> None:
+    async def scarce(create: Any, manifest: Any) -> str:
+        if manifest["metadata"]["name"].startswith("mnist-worker-") and manifest["metadata"]["name"] > "mnist-worker-1":
+            raise Denied("QuotaExceeded", "no more Pods here")
+        made: str = await create(manifest)
+        return made
+
+    async with a_stage() as stage, stage.operator(create_pod=scarce) as operator:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=2)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "two workers")
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=6)})
+        await stage.until(lambda: stage.condition("Degraded")[1] == "QuotaExceeded", "refused")
+        held = next(iter(operator.reconciler._held.values()))
+        held[Part.MEMBERS] = replace(held[Part.MEMBERS], retry_at=datetime.now(UTC) + timedelta(hours=1))
+        await stage.client.delete(PODS, "mnist-master-1", namespace="default", grace_seconds=0)
+        await stage.until(lambda: "mnist-master-2" in stage.pods(), "the next master")
+        await stage.client.patch(ELASTIC_JOBS, "mnist", Merge({"spec": {"suspend": True}}), namespace="default")
+        await stage.until(lambda: not stage.pods(), "no Pods")
+
+
+async def test_a_new_operator_makes_fixed_objects_that_somebody_deleted() -> None:
+    async with a_stage() as stage:
+        async with stage.operator():
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+            await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.client.delete(SERVICES, "mnist-master", namespace="default")
+        async with stage.operator():
+            await stage.until(lambda: bool(stage.server.objects(SERVICES)), "it is there again")
+
+
+async def test_members_that_ended_are_not_asked_for_again() -> None:
+    async with a_stage() as stage, stage.operator() as operator:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=2)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.report("running")
+        await stage.client.delete(PODS, "mnist-worker-1", namespace="default", grace_seconds=0)
+        await stage.until(lambda: stage.condition("Degraded")[1] == "MemberFailed", "it is missed")
+        await _quiet(stage, operator)
+        before = len(stage.server.calls)
+        for _ in range(3):
+            operator.wake_all()
+            await asyncio.sleep(0.05)
+        assert ("get", "pods") not in stage.server.calls[before:]
+
+
+async def test_a_plan_whose_status_is_refused_holds_up_nothing() -> None:
+    async def picky(write: Any, there: Any, status: Any) -> None:
+        if there["metadata"]["name"] == "grow":
+            raise Denied("InvalidObject", "not like that")
+        await write(there, status)
+
+    async with a_stage() as stage, stage.operator(write_status=picky):
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        plan = {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"replicas": 3}}}
+        await stage.apply(SCALE_PLANS, "grow", plan)
+        await stage.until(lambda: len(stage.running()) == 3, "it is carried out all the same")
+
+
+async def test_nothing_is_made_for_a_job_that_went_while_it_was_decided_on() -> None:
+    async def too_late(write: Any, there: Any, status: Any) -> None:
+        if there["kind"] == "ElasticJob":
+            with suppress(NotFound):
+                await stage.client.delete(ELASTIC_JOBS, "mnist", namespace="default")
+        await write(there, status)
+
+    async with a_stage() as stage, stage.operator(write_status=too_late):
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: not stage.server.objects(ELASTIC_JOBS), "it is gone")
+        await asyncio.sleep(0.3)
+        assert not [call for call in stage.server.calls if call == ("create", "pods")]

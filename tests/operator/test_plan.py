@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.operator.builders import (
     KEY,
@@ -19,10 +20,12 @@ from tests.operator.builders import (
 from tests.operator.world import World
 
 from shoal.api.elasticjob import Role
+from shoal.api.quantities import cores
 from shoal.api.resources import Resource
 from shoal.core.pods import Trouble
 from shoal.operator.memory import MemberState
 from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, RoleAsk, Training
+from shoal.operator.writing import write_job, write_plan
 
 RUNS = Training(phase="running")
 W = Role.WORKER
@@ -99,14 +102,24 @@ def test_a_settled_job_asks_for_nothing() -> None:
     assert plan.recheck_at is None
 
 
-def test_fixed_objects_are_made_once_and_the_service_again_for_a_new_term() -> None:
+def test_fixed_objects_are_made_before_the_first_master_and_seen_to_again_for_each_next_one() -> None:
     world = World(a_job())
     kinds = [each["kind"] for each in world.step().ensure]
     assert kinds.count("Secret") == 2
     assert {"ScalePlan", "Role", "RoleBinding", "ServiceAccount", "Service", "NetworkPolicy"} < set(kinds)
     world.settle()
     world.end("mnist-master-1", 1)
-    assert [each["kind"] for each in world.step().ensure] == ["Service"]
+    assert [each["kind"] for each in world.step().ensure] == kinds
+
+
+def test_a_new_operator_sees_to_the_fixed_objects_once_and_nobody_waits_for_it() -> None:
+    world = a_world(2)
+    world.prepared = None
+    world.delete("mnist-worker-0")
+    plan = world.step()
+    assert not plan.ensure
+    assert {"Secret", "Role", "NetworkPolicy"} < {each["kind"] for each in plan.check}
+    assert not world.step().check
 
 
 @pytest.mark.parametrize("deleting", [True, False], ids=["being-deleted", "managed-by-another"])
@@ -684,3 +697,212 @@ def test_an_image_that_cannot_be_had_is_named() -> None:
     assert condition(world, "Degraded") == ("True", "ImagePullFailed")
     assert condition(world, "Ready") == ("False", "ImagePullFailed")
     assert "nope:1" in message(world)
+
+
+# Bounds, clocks and late words ---------------------------------------------------------------------------------------
+
+
+def test_only_the_newest_master_answers_and_ends_the_job() -> None:
+    world = a_world(2, answers=True)
+    world.end("mnist-master-1", 1)
+    world.passes(5)
+    world.settle()
+    assert world.job.memory.master.term == 2
+    world.job = replace(world.job, training=Training(phase="succeeded", term=1))
+    world.step()
+    assert world.job.memory.finish_time is None
+    assert world.job.memory.master.silent_since is not None
+    world.job = replace(world.job, training=Training(phase="succeeded", term=2))
+    world.step()
+    assert world.job.memory.finish_time is not None
+
+
+def test_members_that_were_never_made_are_not_made_when_fewer_are_wanted_by_then() -> None:
+    world = a_world(2, answers=True)
+    rescale(world, 8)
+    world.step(actions=4)
+    born = len(world.pods)
+    assert len(world.job.memory.members) == 8
+    rescale(world, 2)
+    plan = world.step()
+    assert not plan.create
+    assert len(world.pods) == born
+    assert len(world.job.memory.of(W)) == born - 1
+
+
+def test_victims_are_members_and_no_more_than_can_be_written_down() -> None:
+    world = a_world(2)
+    for first in (0, 1000, 2000):
+        names = tuple(f"mnist-worker-{number}" for number in range(first, first + 512))
+        world.put(a_plan(f"r{first}", remove=names, worker=2))
+    world.settle()
+    generation = world.job.memory.grant.generation
+    assert set(world.job.memory.grant.victims) <= {member.name for member in world.job.memory.members}
+    world.settle()
+    world.step()
+    assert world.job.memory.grant.generation == generation
+
+
+def test_more_plans_than_can_be_remembered_are_refused_and_say_so() -> None:
+    world = a_world(None)
+    world.put(a_plan("first", worker=2))
+    world.settle()
+    for number in range(520):
+        world.put(a_plan(f"b{number:03d}", worker=2))
+    world.put(a_plan("more", create=(an_order(W, 700),)))
+    for _ in range(4):
+        world.step()
+        world.run_all()
+    assert len(world.live(W)) == 2
+    refused = [plan for plan in world.plans.values() if plan.status.conditions["Accepted"].reason == "TooManyPlans"]
+    assert 0 < len(refused) < 20
+    assert "ScalePlan/first" not in {plan.ask for plan in refused}
+    assert len(world.job.memory.accepted) <= 512
+
+
+def test_plans_that_pin_nothing_need_no_stamp() -> None:
+    world = a_world(2)
+    world.put(a_plan("m", migrate=(a_move(W, 0, memory=100),)))
+    world.settle()
+    assert "ScalePlan/m" not in {each.ask for each in world.job.memory.accepted}
+
+
+def test_a_move_that_failed_is_remembered_before_those_that_are_done() -> None:
+    world = a_world(2)
+    world.put(a_plan("z", migrate=(a_move(W, 0, memory=100),)))
+    world.step()
+    world.end("mnist-worker-2", 1)
+    world.settle()
+    spec = world.job.spec
+    assert spec is not None
+    world.job = replace(
+        world.job, status=replace(world.job.status, memory=replace(world.job.memory, next_id={W: 2000}))
+    )
+    for name, first in (("a", 100), ("b", 700)):
+        world.put(a_plan(name, migrate=tuple(a_move(W, number, memory=1) for number in range(first, first + 512))))
+    world.settle()
+    moves = world.job.memory.moves
+    assert len(moves) <= 512
+    assert [move.name for move in moves if move.state == "failed"] == ["mnist-worker-0"]
+    assert len(world.live(W)) == 2
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["as-it-resumes", "while-suspended"])
+def test_create_pods_adds_to_what_a_suspended_job_had(together: bool) -> None:
+    world = a_world(None)
+    world.put(a_plan("a", worker=4))
+    world.settle()
+    suspend(world, True)
+    for _ in range(4):
+        world.settle()
+        world.passes(200)
+    assert not world.live(W)
+    world.put(a_plan("b", create=(an_order(W, 9),)))
+    if not together:
+        world.step()
+    suspend(world, False)
+    world.settle()
+    assert len(world.live(W)) == 5
+
+
+def test_the_last_changed_ask_wins_also_when_the_clock_went_back() -> None:
+    world = a_world(None)
+    world.passes(3600)
+    world.put(a_plan("a", worker=5))
+    world.settle()
+    world.passes(-3000)
+    world.put(a_plan("b", worker=2))
+    world.settle()
+    assert len(world.live(W)) == 2
+
+
+def test_a_pod_with_an_id_that_nobody_gave_out_is_no_member() -> None:
+    world = a_world(2)
+    world.pods["mnist-worker-99999999999"] = a_pod(W, 99999999999)
+    world.step()
+    assert world.job.memory.next_id[W] == 2
+    assert world.has_state("mnist-worker-99999999999") is None
+
+
+def test_a_resumed_job_has_the_memory_that_it_was_given_before() -> None:
+    world = a_world(2, answers=True)
+    world.end("mnist-worker-1", 137, oom_killed=True)
+    world.step()
+    order = an_order(W, 2, replaces=1, resource=Resource(memory=9000))
+    world.put(an_auto_plan(create=(order,)))
+    world.settle()
+    suspend(world, True)
+    for _ in range(4):
+        world.settle()
+        world.passes(200)
+    assert not world.job.memory.members
+    suspend(world, False)
+    world.settle()
+    assert sorted((m.rank, m.resource.memory) for m in world.job.memory.of(W)) == [(0, None), (1, 9000)]
+    assert not world.job.memory.seats
+
+
+def test_a_job_has_no_more_members_than_its_status_has_room_for() -> None:
+    world = World(a_job(worker=a_role(max=10_000), parameterServer=a_role(max=10_000)))
+    world.put(an_auto_plan())
+    world.put(a_plan("huge", worker=9000, ps=500))
+    for _ in range(8):
+        world.step()
+        world.run_all()
+    assert len(world.job.memory.members) == 2000
+    (trim,) = world.plans["ScalePlan/huge"].status.trims
+    assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "9000", "1500")
+    for written in (
+        write_job(world.job, world.job.status)["members"],
+        write_plan(an_auto_plan(), world.plans["ScalePlan/mnist-auto"].status)["pods"],
+    ):
+        long = [{**each, "uid": "0" * 36, "name": "n" * 63, "host": "h" * 40} for each in written]
+        noted = sum(len(f'"f:{name}":{{}},') for name in long[0]) + len(long[0]["name"]) + 24
+        assert len(msgspec.json.encode(long)) + noted * len(long) < 1_200_000
+
+
+def test_a_live_members_record_says_no_more_than_it_must() -> None:
+    world = a_world(1)
+    (member,) = write_job(world.job, world.job.status)["members"]
+    assert set(member) == {"name", "role", "id", "rank", "state", "uid"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "trimmed"),
+    [
+        (Resource(cpu=2, memory=4096), Resource(cpu=2, memory=4096), {}),
+        (
+            Resource(cpu=4, memory=8192),
+            Resource(cpu=2.5, memory=5120),
+            {"worker.resource.cpu": ("4", "2500m"), "worker.resource.memory": ("8192Mi", "5120Mi")},
+        ),
+    ],
+    ids=["it-fits", "too-much"],
+)
+def test_a_plans_resource_is_trimmed_to_the_jobs_limits(asked: Resource, got: Resource, trimmed: dict) -> None:
+    world = World(a_job(worker=a_role(replicas=4, max=4), resourceLimits={"cpu": 10, "memory": "20Gi"}))
+    world.put(a_plan("p", roles={W: RoleAsk(resource=asked)}))
+    plan = world.step()
+    world.settle()
+    requests = next(
+        pod["spec"]["containers"][0]["resources"]["requests"]
+        for pod in plan.create
+        if pod["metadata"]["name"] == "mnist-worker-0"
+    )
+    assert (cores(requests["cpu"]), requests["memory"]) == (got.cpu, f"{got.memory}Mi")
+    trims = world.plans["ScalePlan/p"].status.trims
+    assert {trim.what: (trim.asked, trim.got) for trim in trims} == trimmed
+
+
+def test_a_priority_without_a_class_is_said() -> None:
+    world = World(a_job(worker=a_role(replicas=1, priority="high")))
+    world.settle()
+    assert "worker.priority high has no effect" in message(world, "Admitted")
+    assert world.notices.count("PriorityIgnored") == 1
+    settings = replace(world.settings, priority_classes={"high": "urgent"})
+    served = World(a_job(worker=a_role(replicas=1, priority="high")), settings)
+    pod = next(each for each in served.step().create if each["metadata"]["name"] == "mnist-worker-0")
+    assert pod["spec"]["priorityClassName"] == "urgent"
+    served.settle()
+    assert "priority" not in message(served, "Admitted")
+    assert "PriorityIgnored" not in served.notices

@@ -1,8 +1,9 @@
 """Whatever happens to a job, in whatever order, with an operator that dies anywhere: what never happens, and the end.
 
-Never: more members than granted, an id used twice, a Pod made twice (the world refuses that), a failed member replaced
-without the master's word before its silence is over, a member let go while there are no more than granted, a Pod made
-for a job that is over. And when everybody falls silent, the job comes to rest at what was asked.
+Never: more members than granted, Pods made beyond the grant, an id used twice, a Pod made twice (the world refuses
+that), a failed member replaced without the master's word before its silence is over, a member let go while there are no
+more than granted, an end on the word of an earlier master, a Pod made for a job that is over. And when everybody falls
+silent, the job comes to rest at what was asked.
 """
 
 from dataclasses import replace
@@ -15,7 +16,9 @@ from tests.operator.builders import TIMES, a_job, a_move, a_plan, a_role, an_aut
 from tests.operator.world import World
 
 from shoal.api.elasticjob import Role
+from shoal.api.labels import ROLE
 from shoal.operator.memory import MemberState
+from shoal.operator.plan import JobPlan
 from shoal.operator.snapshot import Training
 
 W = Role.WORKER
@@ -74,6 +77,12 @@ class Job(RuleBasedStateMachine):
     def report(self, phase: str) -> None:
         self.world.job = replace(self.world.job, training=Training(phase=phase))
 
+    @rule(phase=st.sampled_from(["running", "succeeded", "failed"]))
+    def late_report(self, phase: str) -> None:
+        """The last word of a master that was followed by another."""
+        term = self.world.job.memory.master.term - 1
+        self.world.job = replace(self.world.job, training=Training(phase=phase, term=term))
+
     # What the cluster does -----------------------------------------------------------------------------------------
 
     @rule(which=st.integers(0, 20), code=st.sampled_from([0, 1, 137]))
@@ -110,6 +119,18 @@ class Job(RuleBasedStateMachine):
             assert len(self.world.born) == born, "a job that is over gets no Pods"
         self._nobody_replaced_too_early(before, plan.status.memory)
         self._nobody_let_go_without_need(before, plan.status.memory)
+        self._nothing_made_above_the_grant(plan)
+        said = self.world.job.training
+        if said is not None and said.term is not None and before.finish_time is None:
+            assert plan.status.memory.finish_time is None, "only the newest master ends a job"
+
+    def _nothing_made_above_the_grant(self, plan: JobPlan) -> None:
+        """Also while more members than granted wait to be drained: nobody is added to them."""
+        memory = plan.status.memory
+        for role, count in memory.grant.counts.items():
+            made = [pod for pod in plan.create if pod["metadata"]["labels"][ROLE] == role]
+            live = sum(member.is_live for member in memory.of(role))
+            assert not made or live <= count, f"{len(made)} more of {role}: {live} live, {count} granted"
 
     def _nobody_replaced_too_early(self, before, after) -> None:  # type: ignore[no-untyped-def]
         known = {member.name: member for member in before.members}

@@ -8,6 +8,7 @@ import pytest
 from tests.operator.builders import SETTINGS, TEMPLATE, a_job
 
 from shoal.api.elasticjob import Role
+from shoal.api.jobspec import JobDefaults
 from shoal.api.resources import Resource
 from shoal.operator.asks import needs_of
 from shoal.operator.memory import Member
@@ -90,7 +91,7 @@ def test_the_agent_is_told_who_it_is_and_where_its_master_is() -> None:
     assert said["SHOAL_AGENT_MASTER"] == "wss://mnist-master.default.svc:7077"
     assert said["SHOAL_AGENT_NODE"] == "worker-3"
     assert said["SHOAL_AGENT_CHECKPOINT_DIR"] == "/ckpt"
-    assert said["SHOAL_AGENT_FINGERPRINT"].startswith("sha256:")
+    assert said["SHOAL_AGENT_FINGERPRINT_FILE"] == "/var/run/shoal/fingerprint"
     assert said["SHOAL_AGENT_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
@@ -99,6 +100,13 @@ def test_no_token_stands_in_a_pod() -> None:
     tokens = fixed_objects(job, 1, SETTINGS)[0]["data"].values()
     for pod in (a_member_pod(), master_pod(job, 1, SETTINGS)):
         assert not any(token in str(pod) for token in tokens)
+
+
+def test_a_master_is_told_which_job_it_is_of_and_what_the_operator_assumes_of_jobs() -> None:
+    job, settings = a_job(), replace(SETTINGS, defaults=JobDefaults(max_members=32))
+    (container,) = master_pod(job, 3, settings)["spec"]["containers"]
+    said = {each["name"]: each.get("value") for each in container["env"]}
+    assert (said["SHOAL_JOB_UID"], said["SHOAL_TERM"], said["SHOAL_MAX_MEMBERS"]) == (job.uid, "3", "32")
 
 
 def test_a_training_pod_mounts_only_the_agents_token() -> None:
@@ -174,3 +182,39 @@ def test_the_masters_role_names_its_objects_and_nothing_else() -> None:
     assert all(rule["resourceNames"] for rule in role["rules"])
     assert {rule["resourceNames"][0] for rule in role["rules"]} == {"mnist", "mnist-auto", "mnist-state"}
     assert not any("create" in rule["verbs"] or "delete" in rule["verbs"] for rule in role["rules"])
+
+
+def test_another_install_key_changes_no_pod_of_a_job_that_has_its_tokens() -> None:
+    job = a_job()
+    assert job.spec is not None
+    pods = [
+        member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), replace(SETTINGS, install_key=key * 32))
+        for key in (b"a", b"b")
+    ]
+    assert pods[0] == pods[1]
+    assert env(pods[0])["SHOAL_AGENT_FINGERPRINT_FILE"] == "/var/run/shoal/fingerprint"
+
+
+@pytest.mark.parametrize(
+    ("limits", "setting", "size"),
+    [({}, None, None), ({"memory": "8Gi"}, None, "4096Mi"), ({"memory": "8Gi"}, "6Gi", "6Gi")],
+    ids=["no-limit", "half-of-it", "as-set"],
+)
+def test_shared_memory_has_a_size_where_memory_has_one(limits: dict, setting: str | None, size: str | None) -> None:
+    job = a_job(worker={"template": with_container(resources={"limits": limits})})
+    assert job.spec is not None
+    settings = replace(SETTINGS, shared_memory=setting)
+    pod = member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), settings)
+    volume = next(each for each in pod["spec"]["volumes"] if each["name"] == "shoal-shm")
+    assert volume["emptyDir"].get("sizeLimit") == size
+
+
+def test_our_image_can_be_pulled_wherever_a_job_is() -> None:
+    template = {"spec": {**TEMPLATE["spec"], "imagePullSecrets": [{"name": "own"}, {"name": "a"}]}}
+    job = a_job(worker={"template": template})
+    assert job.spec is not None
+    settings = replace(SETTINGS, image_pull_secrets=("a", "b"))
+    pod = member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), settings)
+    assert [each["name"] for each in pod["spec"]["imagePullSecrets"]] == ["own", "a", "b"]
+    assert master_pod(job, 1, settings)["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
+    assert "imagePullSecrets" not in master_pod(job, 1, SETTINGS)["spec"]

@@ -1,5 +1,6 @@
 """What users write, and what somebody may have scribbled into a status, never stops the operator."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -116,3 +117,55 @@ def test_what_a_job_resource_says() -> None:
     assert plan.roles[Role.PS].resource.memory == 4096
     assert plan.migrate[0].resource.cpu == 8
     assert plan.created_at == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+ODD = {
+    "env-of-words": {"env": ["a"]},
+    "env-as-map": {"env": {"a": 1}},
+    "env-as-number": {"env": 5},
+    "mounts-as-number": {"volumeMounts": 7},
+    "mounts-of-words": {"volumeMounts": ["a"]},
+    "beyond-floats": {"resources": {"limits": {"cpu": "1e400"}}},
+}
+ODD_PODS = {
+    "volumes-as-number": {"volumes": 5},
+    "init-as-number": {"initContainers": 3},
+    "init-as-word": {"initContainers": "abc"},
+    "selector-as-list": {"nodeSelector": ["a"]},
+    "selector-as-word": {"nodeSelector": "abc"},
+    "affinity-as-word": {"affinity": "x"},
+    "terms-as-word": {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": "x"}}}
+    },
+}
+
+
+def an_odd_job(container: dict[str, Any], pod: dict[str, Any]) -> dict[str, Any]:
+    main = {**TEMPLATE["spec"]["containers"][0], **container}
+    role = {"template": {"spec": {"containers": [main], **pod}}, "replicas": 1, "resource": {"gpuType": "x", "gpu": 1}}
+    job = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob", "spec": {"worker": role}}
+    return stored(job)
+
+
+@pytest.mark.parametrize(
+    ("container", "pod"),
+    [*((each, {}) for each in ODD.values()), *(({}, each) for each in ODD_PODS.values())],
+    ids=[*ODD, *ODD_PODS],
+)
+def test_an_odd_template_is_said_to_be_one(container: dict[str, Any], pod: dict[str, Any]) -> None:
+    seen = Reader().job(an_odd_job(container, pod))
+    decided = plan_job(Snapshot(job=seen), SETTINGS, now=NOW)
+    assert decided.status.conditions["Degraded"].reason == "InvalidSpec"
+    assert decided.status.conditions["Degraded"].message
+    assert not decided.create
+
+
+def test_a_template_that_an_older_definition_let_pass_is_said_too() -> None:
+    seen = Reader().job(an_odd_job({}, {}))
+    assert seen.spec is not None
+    template = {"spec": {**TEMPLATE["spec"], "volumes": 5}}
+    spec = replace(seen.spec, roles={Role.WORKER: replace(seen.spec.worker, template=template)})
+    decided = plan_job(Snapshot(job=replace(seen, spec=spec)), SETTINGS, now=NOW)
+    assert decided.status.conditions["Degraded"].reason == "InvalidSpec"
+    assert "template of worker" in decided.status.conditions["Degraded"].message
+    assert not decided.create

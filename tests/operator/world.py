@@ -19,7 +19,7 @@ from shoal.operator.memory import MemberState
 from shoal.operator.plan import JobPlan, plan_job
 from shoal.operator.recall import job_status
 from shoal.operator.settings import OperatorSettings
-from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot
+from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot, Training
 from shoal.operator.writing import write_job
 
 
@@ -30,6 +30,7 @@ class World:
         self.plans: dict[str, PlanSeen] = {}
         self.pods: dict[str, PodSeen] = {}
         self.prepared: str | None = None
+        self.has_auto_plan = False
         self.now: datetime = NOW
         self.born: list[str] = []
         """Every Pod ever made, in order."""
@@ -44,13 +45,18 @@ class World:
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
-            job=self.job,
+            job=replace(self.job, training=self._reported()),
             plans=tuple(self.plans.values()),
             pods=tuple(self.pods.values()),
-            has_auto_plan=self.prepared is not None,
+            has_auto_plan=self.has_auto_plan,
             prepared=self.prepared,
             made=self.made,
         )
+
+    def _reported(self) -> Training | None:
+        """What a master reports that does not say its term is the newest one's word."""
+        said = self.job.training
+        return said if said is None or said.term is not None else replace(said, term=self.job.memory.master.term)
 
     def step(self, *, actions: int | None = None) -> JobPlan:
         """One look: decide, record, act. `actions`: the process dies after so many of them."""
@@ -86,7 +92,7 @@ class World:
         if plan.status != self.job.status:
             acts.append(lambda: self._write(plan))
         acts += [lambda ref=ref: self.delete(ref.name) for ref in plan.delete]
-        if plan.ensure:
+        if plan.ensure or plan.check:
             acts.append(lambda: self._prepare(plan))
         acts += [lambda manifest=manifest: self._make(manifest) for manifest in plan.create]
         if plan.delete_job:
@@ -103,6 +109,7 @@ class World:
 
     def _prepare(self, plan: JobPlan) -> None:
         self.prepared = plan.form
+        self.has_auto_plan = True
 
     def _delete_job(self) -> None:
         self.is_deleted = True

@@ -9,7 +9,7 @@ ledger knows by the attempt whether it has counted it. A book also knows what it
 sides compare. The book of a process that has ended is kept for as long.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from shoal.core.ledger import Ask, DatasetSpec, Lease, Owner, Progress, Verdict, Wake
@@ -77,8 +77,12 @@ class Desk:
         self._restores: dict[Owner, Restore] = {}
         self._extents: dict[Extent, None] = {}
         """How far streams go, as far as no round that carried it was answered."""
+        self._heard_extents: dict[Extent, int] = {}
+        """Answered in that round, and not known to be written down."""
         self._stands: dict[Key, Stand] = {}
-        """Where worlds stand, likewise; only the last word of each counts."""
+        """Where worlds stand, as far as no round that carried it was answered; only the last word of each counts."""
+        self._heard_stands: dict[Key, tuple[int, Stand]] = {}
+        """Answered in that round, and not known to be written down."""
         self._sent: Round | None = None
         """The one that was not answered yet."""
         self._number = 0
@@ -87,6 +91,8 @@ class Desk:
         self._letters: list[tuple[Owner, DataAnswer]] = []
         self._when_heard: list[tuple[int, Callable[[], None]]] = []
         """What to do, and the round that must be answered and written down first."""
+        self._let_go = 0
+        """The round up to which nobody has to wait."""
 
     # What happened ----------------------------------------------------------------------------------------
 
@@ -116,8 +122,7 @@ class Desk:
 
     def _grew(self, extent: Extent) -> None:
         """What is known of a partition's growth is in the furthest word; where it ends must be said as it was."""
-        place = (extent.dataset, extent.partition)
-        passed = [e for e in self._extents if (e.dataset, e.partition) == place and not e.closed]
+        passed = _grown_before(self._extents, extent)
         if not extent.closed:
             extent = max(*passed, extent, key=lambda e: e.until) if passed else extent
             for each in passed:
@@ -129,11 +134,16 @@ class Desk:
         mine = [key for key in self._books if key[0] == owner]
         for key in mine:
             self._books[key].wanted, self._books[key].news = 0, True
-        if mine:
+        if mine or self._has_words_of(owner):  # a master that hears of an end writes at once what was said before it
             self._departures.append(Departure(owner=owner, charged=charged, reason=reason))
         self._specs = {key: spec for key, spec in self._specs.items() if key[0] != owner}
         self._marks.pop(owner, None)
         self._restores.pop(owner, None)
+
+    def _has_words_of(self, owner: Owner) -> bool:
+        """Something of it, or of streams, is not known to be written down."""
+        stands = any(key[0] == owner for key in (*self._stands, *self._heard_stands))
+        return stands or bool(self._extents or self._heard_extents)
 
     def woken(self, wakes: tuple[Wake, ...]) -> None:
         for wake in wakes:
@@ -152,12 +162,24 @@ class Desk:
         self._compare = True
         for book in self._books.values():
             book.say_again()
+        heard, self._heard_extents = self._heard_extents, {}
+        for extent in heard:
+            self._grew(extent)
+        self._stands = {key: stand for key, (_, stand) in self._heard_stands.items()} | self._stands
+        self._heard_stands = {}
 
     def kept(self, number: int) -> None:
         """What was said in the rounds up to this one is written down: no master will have to hear it again."""
         for book in self._books.values():
             book.counted = {a: counted for a, counted in book.counted.items() if counted[0] > number}
         self._ended = [ended for ended in self._ended if ended[0] > number]
+        self._heard_extents = {e: first for e, first in self._heard_extents.items() if first > number}
+        self._heard_stands = {key: heard for key, heard in self._heard_stands.items() if heard[0] > number}
+        self.let_go(number)
+
+    def let_go(self, number: int) -> None:
+        """Nobody need wait any more for what was said in the rounds up to this one to be written down."""
+        self._let_go = max(self._let_go, number)
         heard = [act for first, act in self._when_heard if first <= number]
         self._when_heard = [(first, act) for first, act in self._when_heard if first > number]
         for act in heard:
@@ -176,12 +198,7 @@ class Desk:
             self._given(given, asked=(given.owner, given.dataset) in wanted)
         for refusal in answer.unusable:
             self._unusable(refusal)
-        for extent in sent.extents:
-            self._extents.pop(extent, None)
-        for stand in sent.stands:
-            key = (stand.owner, stand.mark.spec.name)
-            if self._stands.get(key) is stand:
-                del self._stands[key]
+        self._noted(sent, refused={refusal.dataset for refusal in answer.unusable})
         self._marked(sent, answer)
         for departure in sent.departed:
             books = {key: book for key, book in self._books.items() if key[0] == departure.owner}
@@ -194,17 +211,34 @@ class Desk:
         if is_kept:
             self.kept(answer.number)
 
+    def _noted(self, sent: Round, *, refused: set[str]) -> None:
+        """Words about streams and worlds were heard. Those that were refused are not said again: whoever said them
+        ends, and they would end whoever comes after."""
+        for extent in sent.extents:
+            self._extents.pop(extent, None)
+            if extent.dataset not in refused:
+                for each in () if extent.closed else _grown_before(self._heard_extents, extent):
+                    del self._heard_extents[each]
+                self._heard_extents[extent] = sent.number
+        for stand in sent.stands:
+            key = (stand.owner, stand.mark.spec.name)
+            if self._stands.get(key) is stand:
+                del self._stands[key]
+            if stand.mark.spec.name not in refused:
+                self._heard_stands[key] = (sent.number, stand)
+
     def when_heard(self, act: Callable[[], None]) -> None:
         """Do it when the master has heard, answered and written down all that was said until now; at once if it has.
         What others say from now on is not waited for."""
-        if self.is_quiet:
+        number = self._number + self._has_news
+        if self.is_quiet or number <= self._let_go:
             act()
         else:
-            self._when_heard.append((self._number + self._has_news, act))
+            self._when_heard.append((number, act))
 
     @property
     def is_quiet(self) -> bool:
-        if self._sent is not None or self._has_news or self._ended:
+        if self._sent is not None or self._has_news or self._ended or self._heard_extents or self._heard_stands:
             return False
         return not any(book.counted for book in self._books.values())
 
@@ -345,3 +379,9 @@ class Desk:
         owner, dataset = key
         epoch = self._books[key].epoch
         self._letters.append((owner, ShardsGiven(dataset=dataset, leases=leases, lost=lost, ended=ended, epoch=epoch)))
+
+
+def _grown_before(known: Iterable[Extent], extent: Extent) -> list[Extent]:
+    """What is known of the growth of the same partition."""
+    place = (extent.dataset, extent.partition)
+    return [e for e in known if (e.dataset, e.partition) == place and not e.closed]

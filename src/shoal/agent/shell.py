@@ -286,6 +286,9 @@ class Shell:
                 self._desk.answered(answer, is_kept=is_kept)
                 self._data_soon()
                 return
+            case DataKept(number=number, is_written=False):
+                self._desk.let_go(number)
+                return
             case DataKept(number=number):
                 self._desk.kept(number)
                 self._data_soon()

@@ -301,6 +301,14 @@ class Move(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_o
     reason: Annotated[str | None, a_text("Why it stands there.")] = None
 
 
+class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What the member at a rank had beyond its role's when the job was suspended."""
+
+    role: Annotated[str, Field("The role.", enum=tuple(Role), required=True)]
+    rank: Annotated[int, a_count("The place.", required=True)]
+    resource: Annotated[ResourceSpec, Field("What it had.", required=True)]
+
+
 class MasterRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What the operator remembers of the job's masters; the newest is `<job>-master-<term>`."""
 
@@ -346,6 +354,10 @@ class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
     moves: Annotated[
         list[Move] | None,
         Field("Members being replaced.", max_items=MAX_ENTRIES, keys=("plan", "generation", "name")),
+    ] = None
+    seats: Annotated[
+        list[Seat] | None,
+        Field("What places of a suspended job get back.", max_items=MAX_REPLICAS, keys=("role", "rank")),
     ] = None
     master: Annotated[MasterRecord | None, Field("What the operator remembers of the masters.")] = None
     prepared: Annotated[str | None, a_text("Which form of the job's fixed objects exists.", max_length=32)] = None

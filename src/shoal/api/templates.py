@@ -33,6 +33,25 @@ _AMOUNTS: Mapping[str, Any] = {
     },
 }
 
+
+def _objects(most: int, **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A list of objects of Kubernetes' own, of which these properties are read."""
+    return {"type": "array", "maxItems": most, "items": _an_object(**properties)}
+
+
+def _an_object(**properties: Mapping[str, Any]) -> dict[str, Any]:
+    known = {"properties": properties} if properties else {}
+    return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, **known}
+
+
+_WORD: Mapping[str, Any] = {"type": "string", "maxLength": 4096}
+_AFFINITY = _an_object(
+    nodeAffinity=_an_object(
+        requiredDuringSchedulingIgnoredDuringExecution=_an_object(
+            nodeSelectorTerms=_objects(256, matchFields=_objects(256))
+        )
+    )
+)
 POD_TEMPLATE: Mapping[str, Any] = {
     "type": "object",
     "required": ["spec"],
@@ -47,6 +66,11 @@ POD_TEMPLATE: Mapping[str, Any] = {
             "x-kubernetes-preserve-unknown-fields": True,
             "required": ["containers"],
             "properties": {
+                "initContainers": _objects(32),
+                "volumes": _objects(1024),
+                "imagePullSecrets": _objects(64, name=_WORD),
+                "nodeSelector": _LABELS,
+                "affinity": _AFFINITY,
                 "containers": {
                     "type": "array",
                     "minItems": 1,
@@ -60,6 +84,8 @@ POD_TEMPLATE: Mapping[str, Any] = {
                             "image": {"type": "string", "maxLength": 4096},
                             "command": _ARGUMENTS,
                             "args": _ARGUMENTS,
+                            "env": _objects(4096, name=_WORD),
+                            "volumeMounts": _objects(1024, mountPath=_WORD),
                             "resources": {
                                 "type": "object",
                                 "x-kubernetes-preserve-unknown-fields": True,

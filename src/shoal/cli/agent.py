@@ -37,6 +37,7 @@ NODE, PROCESSES, CHECKPOINTS, OUTPUT = "The node", "Its training processes", "Th
 FLAGS: tuple[Flag, ...] = (
     Flag(name="master", metavar="URL", group=NODE, help="Where the job's master is: ws://HOST:PORT or wss://HOST:PORT."),
     Flag(name="fingerprint", metavar="sha256:HEX", group=NODE, help="The master's certificate, for wss."),
+    Flag(name="fingerprint-file", metavar="FILE", group=NODE, help="The same, in a file: a Secret that is mounted."),
     Flag(name="job", metavar="NAME", group=NODE, help="The job's name."),
     Flag(name="node", metavar="NAME", group=NODE, help="This node's name. Default: the master gives it one."),
     Flag(name="incarnation", metavar="N", default="1", group=NODE, help="Which set of processes of the node this is."),
@@ -106,7 +107,7 @@ def settings(line: Sequence[str], environment: Mapping[str, str]) -> AgentSettin
     return AgentSettings(
         master=_needed(given, "master"),
         token=_token(environment),
-        fingerprint=_text(given, "fingerprint"),
+        fingerprint=_fingerprint(given),
         job=_needed(given, "job"),
         node=_text(given, "node"),
         incarnation=as_int(given["incarnation"], at_least=1),
@@ -169,6 +170,16 @@ def _needed(given: Mapping[str, Given], key: str) -> str:
     if key not in given or not given[key].text:
         raise BadInput(f"shoal agent wants --{key.replace('_', '-')}")
     return given[key].text
+
+
+def _fingerprint(given: Mapping[str, Given]) -> str | None:
+    file = given.get("fingerprint_file")
+    if "fingerprint" in given or file is None:
+        return _text(given, "fingerprint")
+    try:
+        return Path(file.text).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeError) as exc:
+        raise BadInput(f"{file.source}: {file.text} cannot be read: {exc}") from exc
 
 
 def _token(environment: Mapping[str, str]) -> str:

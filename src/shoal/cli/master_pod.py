@@ -16,15 +16,17 @@ import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from shoal.core.errors import BadInput, ShoalError, StateUnavailable
+from shoal.core.errors import BadInput, ShoalError, StateUnavailable, Superseded
 
 if TYPE_CHECKING:
     from shoal.master import Master
     from shoal.platforms.kubernetes.access import Access
     from shoal.wire.server import Listen
     from shoal.wire.tokens import JobTokens
+
+T = TypeVar("T")
 
 SECRETS = Path("/var/run/shoal")
 PORT = 7077
@@ -42,9 +44,13 @@ class Place:
     job: str
     namespace: str
     term: int
+    uid: str = ""
+    """The job's; one that took its name is none of ours."""
     port: int = PORT
     address: str = ""
     """The Pod's; the kubelet asks for its health under it."""
+    max_members: int | None = None
+    """How many workers a job has at most that does not say; None: as in `JobDefaults`."""
     secrets: Path = field(default=SECRETS)
 
     @property
@@ -63,14 +69,18 @@ def place_of(environment: Mapping[str, str]) -> Place:
         raise BadInput(f"shoal master --kubernetes: {', '.join(missing)} not set; the operator sets them in its Pod")
     try:
         term, port = int(environment["SHOAL_TERM"]), int(environment.get("SHOAL_PORT") or PORT)
+        most = int(environment.get("SHOAL_MAX_MEMBERS") or 0)
     except ValueError as exc:
-        raise BadInput(f"shoal master --kubernetes: SHOAL_TERM and SHOAL_PORT must be numbers: {exc}") from exc
+        names = "SHOAL_TERM, SHOAL_PORT and SHOAL_MAX_MEMBERS"
+        raise BadInput(f"shoal master --kubernetes: {names} must be numbers: {exc}") from exc
     return Place(
         job=environment["SHOAL_JOB"],
         namespace=environment["SHOAL_NAMESPACE"],
         term=term,
+        uid=environment.get("SHOAL_JOB_UID", ""),
         port=port,
         address=environment.get("SHOAL_POD_IP", ""),
+        max_members=most or None,
         secrets=Path(environment.get("SHOAL_SECRETS") or SECRETS),
     )
 
@@ -85,21 +95,50 @@ def main(environment: Mapping[str, str]) -> int:
 
 async def run(place: Place, access: "Access") -> int:
     """Be the master until the job is over, or until told to end. Raises `BadInput`, `Superseded`, `StateUnreadable`."""
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    try:
+        return await _run(place, access, told)
+    except _ToldToEnd:
+        return EXIT_TOLD
+
+
+async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
+    from shoal.api.jobspec import JobDefaults
     from shoal.core.job import JobSettings
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
-    from shoal.platforms.kubernetes.platform import Reporter, first_ask, read_job, training_of, understood
+    from shoal.platforms.kubernetes.platform import (
+        Reporter,
+        first_ask,
+        read_job,
+        still_understood,
+        training_of,
+        understood,
+    )
     from shoal.platforms.kubernetes.scaler import ElasticJobScaler
     from shoal.platforms.kubernetes.store import SecretStore
 
-    told, clock = asyncio.Event(), SystemClock()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    clock = SystemClock()
+    defaults = JobDefaults() if place.max_members is None else JobDefaults(max_members=place.max_members)
     tokens, listen = _tokens(place), _listen(place)
     async with Client(access) as client:
-        job = await read_job(client, place.namespace, place.job)
-        scaler = ElasticJobScaler(client, namespace=place.namespace, job=place.job, asks=first_ask(job))
+        job = await _unless(told, read_job(client, place.namespace, place.job))
+        spec = understood(job, defaults)
+        if place.uid and place.uid != spec.uid:
+            raise Superseded(
+                f"job {place.namespace}/{place.job} is another one now: this is a master of the one before"
+            )
+        scaler = ElasticJobScaler(
+            client,
+            namespace=place.namespace,
+            job=place.job,
+            uid=spec.uid,
+            asks=first_ask(job, defaults),
+            understand=lambda found: still_understood(found, defaults),
+        )
         master = Master(
-            understood(job),
+            spec,
             JobSettings(),
             scaler=scaler,
             keys=tokens,
@@ -113,15 +152,34 @@ async def run(place: Place, access: "Access") -> int:
             client,
             namespace=place.namespace,
             name=place.job,
+            uid=spec.uid,
             look=lambda: training_of(master.view(), place.term),
             now=clock.now,
         )
-        await _start(master)
+        await _unless(told, _start(master))
         log.info("master %d of job %s/%s listens on port %d", place.term, place.namespace, place.job, master.port)
         if not await _until_over(master, scaler.run(), reporter.run(), told=told):
             return EXIT_TOLD
-        await reporter.last_word()
+        await _unless(told, reporter.last_word())  # what is not said, the next master says
     return EXIT_OVER
+
+
+class _ToldToEnd(Exception):
+    """Before there was anything to write down, or after it was."""
+
+
+async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What the work results in. Raises `_ToldToEnd` as soon as this master is told to end, whatever is waited for."""
+    working, asked = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait([working, asked], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _ToldToEnd
+        return working.result()
+    finally:
+        working.cancel()
+        asked.cancel()
+        await asyncio.gather(working, asked, return_exceptions=True)
 
 
 async def _start(master: "Master") -> None:

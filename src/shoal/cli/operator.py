@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from shoal.cli.flags import Flag, Given, as_choice, as_int, as_seconds, read, with_defaults
+from shoal.cli.flags import Flag, Given, as_choice, as_int, as_list, as_seconds, read, with_defaults
 from shoal.core.errors import BadInput, PlatformUnavailable
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="image", metavar="IMAGE", default="shoal:latest", group=JOBS,
          help="Shoal's own image, of masters and of the agents that are brought along."),
     Flag(name="image-pull-policy", metavar="POLICY", default="IfNotPresent", group=JOBS, help="Of that image."),
+    Flag(name="image-pull-secrets", metavar="NAME,...", group=JOBS,
+         help="Secrets, in the jobs' namespaces, with which that image is pulled."),
     Flag(name="install-key", metavar="NAME", default="shoal-install-key", group=JOBS,
          help="The Secret with the key that tokens are made from; made when it is missing."),
     Flag(name="silence", metavar="SECONDS", default="60", group=JOBS,
@@ -53,6 +55,19 @@ FLAGS: tuple[Flag, ...] = (
          help="What a master gets to drain members that have to leave."),
     Flag(name="ending", metavar="SECONDS", default="30", group=JOBS,
          help="What Pods get to end by themselves when their job is over."),
+    Flag(name="max-members", metavar="N", default="8", group=JOBS,
+         help="Workers or parameter servers at most, where neither max nor resourceLimits says."),
+    Flag(name="priority-classes", metavar="high=NAME,low=NAME", group=JOBS,
+         help="The PriorityClass of a role's priority."),
+    Flag(name="gpu-resource", metavar="NAME", default="nvidia.com/gpu", group=JOBS,
+         help="What Kubernetes calls devices."),
+    Flag(name="gpu-type-label", metavar="LABEL", default="nvidia.com/gpu.product", group=JOBS,
+         help="The label of hosts that names their kind of device."),
+    Flag(name="shared-memory", metavar="SIZE", group=JOBS,
+         help="Of a training Pod's /dev/shm. Default: half of its memory limit, if it has one."),
+    Flag(name="master-cpu", metavar="CORES", default="100m", group=JOBS, help="What a master asks for."),
+    Flag(name="master-memory", metavar="SIZE", default="256Mi", group=JOBS, help="What a master asks for."),
+    Flag(name="master-memory-limit", metavar="SIZE", default="1Gi", group=JOBS, help="What a master may have."),
     Flag(name="home", metavar="NAMESPACE", group=LEADER,
          help="Where the lease and the install key are. Default: POD_NAMESPACE, or default."),
     Flag(name="lease", metavar="NAME", default="shoal-operator", group=LEADER, help="The lease's name."),
@@ -77,7 +92,16 @@ class OperatorConfig:
     namespace: str | None
     image: str
     image_pull_policy: str
+    image_pull_secrets: tuple[str, ...]
     install_key: str
+    max_members: int
+    priority_classes: Mapping[str, str]
+    gpu_resource: str
+    gpu_type_label: str
+    shared_memory: str | None
+    master_cpu: str
+    master_memory: str
+    master_memory_limit: str
     home: str
     lease: str
     identity: str
@@ -95,12 +119,21 @@ class OperatorConfig:
     checks: bool
 
     def settings(self, install_key: bytes) -> "OperatorSettings":
+        from shoal.api.jobspec import JobDefaults
         from shoal.operator.settings import JobTimes, OperatorSettings
 
         return OperatorSettings(
             image=self.image,
             image_pull_policy=self.image_pull_policy,
+            image_pull_secrets=self.image_pull_secrets,
             install_key=install_key,
+            master_resources={"cpu": self.master_cpu, "memory": self.master_memory},
+            master_memory_limit=self.master_memory_limit,
+            shared_memory=self.shared_memory,
+            gpu_resource=self.gpu_resource,
+            gpu_type_label=self.gpu_type_label,
+            priority_classes=self.priority_classes,
+            defaults=JobDefaults(max_members=self.max_members),
             operator_namespace=self.home,
             parallel_writes=self.parallel_writes,
             times=JobTimes(silence=self.silence, drain=self.drain, ending=self.ending),
@@ -149,7 +182,16 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> Op
         namespace=None if namespace in ("all", "") else namespace,
         image=given["image"].text,
         image_pull_policy=as_choice(given["image_pull_policy"], ("Always", "IfNotPresent", "Never")),
+        image_pull_secrets=as_list(given["image_pull_secrets"]) if "image_pull_secrets" in given else (),
         install_key=given["install_key"].text,
+        max_members=as_int(given["max_members"], at_least=1),
+        priority_classes=_priority_classes(given.get("priority_classes")),
+        gpu_resource=given["gpu_resource"].text,
+        gpu_type_label=given["gpu_type_label"].text,
+        shared_memory=_quantity(given["shared_memory"]) if given.get("shared_memory") else None,
+        master_cpu=_quantity(given["master_cpu"]),
+        master_memory=_quantity(given["master_memory"]),
+        master_memory_limit=_quantity(given["master_memory_limit"]),
         home=_text(given, "home") or environment.get("POD_NAMESPACE") or "default",
         lease=given["lease"].text,
         identity=f"{name}_{secrets.token_hex(4)}",
@@ -282,7 +324,10 @@ async def obtain_install_key(client: "Client", namespace: str, name: str) -> byt
             found = await client.get(SECRETS, name, namespace=namespace)
     key = found.data.get("key", b"")
     if len(key) < 32:
-        raise BadInput(f"Secret {namespace}/{name} has no `key` of at least 32 bytes: delete it, and a new one is made")
+        raise BadInput(
+            f"Secret {namespace}/{name} has no `key` of at least 32 bytes: put back what was there, or delete it: a "
+            "new one is made (jobs that exist keep the tokens they have)"
+        )
     return key
 
 
@@ -301,6 +346,30 @@ async def _measure_lag(metrics: "OperatorMetrics") -> None:
         began = time.monotonic()
         await asyncio.sleep(1.0)
         metrics.lag(max(0.0, time.monotonic() - began - 1.0))
+
+
+def _priority_classes(given: Given | None) -> dict[str, str]:
+    from shoal.api.elasticjob import RolePriority
+
+    classes = {}
+    for part in () if given is None else as_list(given):
+        priority, _, name = part.partition("=")
+        if priority not in tuple(RolePriority) or not name:
+            raise BadInput(f"--priority-classes wants high=NAME,low=NAME, got {part!r}")
+        classes[priority] = name
+    return classes
+
+
+def _quantity(given: Given) -> str:
+    from shoal.api.quantities import parse_quantity
+
+    try:
+        wrong = parse_quantity(given.text) <= 0
+    except ValueError as exc:
+        raise BadInput(f"{given.source}: {exc}") from exc
+    if wrong:
+        raise BadInput(f"{given.source} wants more than nothing, got {given.text!r}")
+    return given.text
 
 
 def _text(given: Mapping[str, Given], key: str) -> str | None:

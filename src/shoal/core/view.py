@@ -131,3 +131,5 @@ class JobView:
     error: str | None = None
     """The last traceback of a training process that failed."""
     data: tuple[DatasetView, ...] = ()
+    restarts: int = 0
+    """Of processes and of nodes, in all; also of nodes that are long gone and not listed any more."""

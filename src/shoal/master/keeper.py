@@ -26,7 +26,7 @@ MINOR_SECONDS = timedelta(seconds=1)
 RETRY = timedelta(seconds=5)
 """Between tries to write again after the store could not."""
 PATIENCE = timedelta(seconds=60)
-"""A store in trouble for longer keeps nobody waiting: an agent at its end goes, whatever becomes of its last word."""
+"""A store in trouble for longer keeps nobody at its end waiting, whatever becomes of its last word."""
 CLAIM_RETRY_SECONDS = 0.5
 COMPACT_BYTES = 256 * 1024
 """So many bytes of changes, and four times the snapshot's, make a new snapshot worth while."""
@@ -102,8 +102,11 @@ class Keeper:
         return bool(self._store.pace)
 
     async def keep(self, job: Job, *, at_once: bool = True) -> bool:
-        """Write what has changed; `at_once`: somebody is about to act upon it. Returns whether nobody needs to say what
-        the job knows again. Raises `Superseded`; nothing else."""
+        """Write what has changed; `at_once`: somebody is about to act upon it. Raises `Superseded`; nothing else.
+
+        Returns whether nobody needs to say what the job knows again: it is written, or the store is one that is given
+        up with its master when it cannot be written.
+        """
         if self._store.pace:
             return await self._keep_in_pace(job, at_once)
         await self._keep_all(job)
@@ -112,7 +115,7 @@ class Keeper:
     async def _keep_in_pace(self, job: Job, at_once: bool) -> bool:
         now = self._clock.now()
         if self._trouble_at is not None and now - self._trouble_at < RETRY:
-            return self._is_lasting(now)
+            return False
         if self._written is not None and self.trouble is None:
             change = journal.change(self._written, job)
             if change is None:
@@ -120,10 +123,12 @@ class Keeper:
             if not at_once and change.is_replayed and now - self._last < self._store.pace:
                 return False
         await self._compact(job)
-        return self.trouble is None or self._is_lasting(now)
+        return self.trouble is None
 
-    def _is_lasting(self, now: datetime) -> bool:
-        return self._trouble_since is not None and now - self._trouble_since > PATIENCE
+    @property
+    def is_in_lasting_trouble(self) -> bool:
+        """Nothing could be written for so long that whoever is about to end need not wait for it."""
+        return self._trouble_since is not None and self._clock.now() - self._trouble_since > PATIENCE
 
     async def _keep_all(self, job: Job) -> None:
         now = self._clock.now()

@@ -27,8 +27,10 @@ from shoal.core.job import (
     admit,
     deadline,
     fenced,
+    following,
     handle,
-    has_news,
+    is_forgotten,
+    is_news,
     new_job,
     noted,
     reconcile,
@@ -53,6 +55,7 @@ from shoal.core.job.values import (
     NodesAnnounced,
     Scale,
     ScaleAsked,
+    SpecChanged,
     StopAsked,
     Tell,
     Ticked,
@@ -149,6 +152,8 @@ class Master:
         """The newest round of each agent that was answered and is not written down."""
         self._is_awaited = False
         """An agent is about to end and waits for its last word to be written down."""
+        self._departing: set[NodeId] = set()
+        """Whose last words, of a process at least, are not written down."""
         self._heard_of_nodes = asyncio.Event()
         self._higher_term: tuple[int, str] | None = None
         """The highest term above this master's that somebody has told of, and who did."""
@@ -221,7 +226,9 @@ class Master:
             )
         assert self._keeper is not None
         reason = f"master {self.term} took over"
-        return taken_over(found, now, reason=reason, term=self.term, is_replayed=self._keeper.replays), ()
+        asked = self._job.spec if self._job.spec.platform_grows else None
+        replays = self._keeper.replays
+        return taken_over(found, now, reason=reason, term=self.term, is_replayed=replays, asked=asked), ()
 
     async def run(self) -> JobView:
         """Run the job to its end. Whatever happens, nothing of it is left running afterwards.
@@ -313,7 +320,7 @@ class Master:
             node=answer.node,
             incarnation=min(answer.incarnation, hello.incarnation) if hello.node else answer.incarnation,
             sdk=self._job.sdk,
-            max_workers=spec.max_nodes * spec.nproc,
+            max_workers=max(spec.max_nodes, self._job.target) * spec.nproc,
             heartbeat_seconds=settings.heartbeat.total_seconds(),
             max_restarts=spec.max_restarts,
             command=spec.command,
@@ -326,9 +333,13 @@ class Master:
         """Whether the platform has told of a node, now or in a moment."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANNOUNCED_SECONDS):
-                while node not in self._job.nodes and self._job.ending is None:
+                while not self._is_known(node):
                     await self._heard_of_nodes.wait()
-        return node in self._job.nodes or self._job.ending is not None
+        return self._is_known(node)
+
+    def _is_known(self, node: NodeId) -> bool:
+        """Whether `admit` can answer it for good."""
+        return node in self._job.nodes or is_forgotten(self._job, node) or self._job.ending is not None
 
     async def outranks(self, term: int, who: str) -> bool:
         """Whether this master's term is above one that somebody has heard of.
@@ -421,11 +432,15 @@ class Master:
 
     def announced(self, nodes: tuple[Announced, ...]) -> None:
         """The platform has added these nodes by itself, or is about to."""
-        known = self._job.nodes
-        if any(each.node not in known or has_news(known[each.node], each) for each in nodes):
+        if any(is_news(self._job, each) for each in nodes):
             self._happen(NodesAnnounced(nodes=nodes))
             self._heard_of_nodes.set()
             self._heard_of_nodes = asyncio.Event()
+
+    def specified(self, spec: JobSpec) -> None:
+        """This is what the user asks for now. Said again, it changes nothing."""
+        if self._job.ending is None and self._job.ended is None and following(self._job, spec) != self._job.spec:
+            self._happen(SpecChanged(spec=spec))
 
     def stop_order(self, order: StopOrder) -> None:
         grace = None if order.grace_seconds is None else timedelta(seconds=max(0.0, order.grace_seconds))
@@ -440,7 +455,9 @@ class Master:
         before = self._job
         self._job, effects = handle(before, event, self._clock.now())
         self._metrics.observe(before, event, self._job)
-        self._is_awaited |= isinstance(event, DataAsked) and bool(event.round.departed)
+        if isinstance(event, DataAsked) and event.round.departed:
+            self._is_awaited = True
+            self._departing.add(event.node)
         if effects or journal.is_worth_a_look(event):
             self._decided(effects)
         if self._job.decisions is not before.decisions:
@@ -471,6 +488,7 @@ class Master:
                 for node, number in answered.items():
                     self._push(node, encode(DataKept(number=number)))
                 is_kept = True
+                self._departing.clear()
             else:
                 self._unkept = answered
                 is_kept = False
@@ -479,6 +497,14 @@ class Master:
                 if not waiter.done():
                     waiter.set_result(None)
             self._do(tuple(effects), is_kept=is_kept)
+            if self._keeper.is_in_lasting_trouble:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Who is about to end does not wait for a store that has been in trouble for long."""
+        for node in self._departing & self._unkept.keys():
+            self._push(node, encode(DataKept(number=self._unkept[node], is_written=False)))
+            self._departing.discard(node)
 
     async def _rise_above(self, term: int, who: str) -> None:
         """Take a term above one that was heard of. Raises `Superseded` when the store has another owner."""

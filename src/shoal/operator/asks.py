@@ -11,18 +11,26 @@ What changed last is known by a stamp: the operator notes when it first saw a pl
 the spec. A change of `optimizeMode` voids the stamps before it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 
 from shoal.api.elasticjob import Role
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec, RoleNeeds
+from shoal.api.quantities import format_cores, format_mebibytes
 from shoal.api.resources import Resource
 from shoal.operator.memory import SILENT, Accepted, Memory
 from shoal.operator.snapshot import PlanKind, PlanSeen, RoleAsk, Trim
 
 ROLES = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
 AUTO = "auto"
+MOST_MEMBERS = 2_000
+"""Members of one job, all roles together. Their records, with what the API server notes of who wrote them, take up to
+700 bytes each; an object may have 1.5 MB."""
+MOST_PLANS = MAX_ENTRIES - len(ROLES) - 1
+"""Manual plans of one job that are counted: so many stamps are kept, beside those of the spec."""
 _MODE = "spec"
 _STANDS_IN = frozenset({Role.CHIEF, Role.EVALUATOR})
 """Roles that run the worker's template when they have none: one script, told by its role what to do."""
@@ -37,6 +45,8 @@ class Wanted:
     resource: Resource = SILENT
     source: str = ""
     """Whose count it is: `spec.worker`, `ScalePlan/x`."""
+    sized_by: str = ""
+    """Whose resource it is, when it is not the spec's."""
     reason: str = ""
 
 
@@ -48,6 +58,8 @@ class Asks:
     """By `PlanSeen.ask`."""
     winning: frozenset[str] = frozenset()
     """The plans that pin something now; the others are superseded."""
+    too_many: frozenset[str] = frozenset()
+    """Plans that cannot be counted: there are too many before them."""
 
 
 def needs_of(spec: JobSpec, role: Role) -> RoleNeeds | None:
@@ -60,7 +72,9 @@ def needs_of(spec: JobSpec, role: Role) -> RoleNeeds | None:
 
 def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now: datetime) -> Asks:
     readable = [plan for plan in plans if plan.refused is None and plan.invalid is None]
-    manual = [plan for plan in readable if not plan.auto]
+    every = [plan for plan in readable if not plan.auto]
+    too_many = _too_many(memory, every)
+    manual = [plan for plan in every if plan.ask not in too_many]
     accepted = _stamped(spec, memory, manual, now)
     by_ask = {each.ask: each for each in accepted}
     counting = [each for each in accepted if each.ask != _MODE and each.at >= by_ask[_MODE].at]
@@ -75,17 +89,30 @@ def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now
         winning |= pinned_by
     if roles[Role.CHIEF].count is None and Role.CHIEF in spec.roles and any(each.count for each in roles.values()):
         roles[Role.CHIEF] = replace(roles[Role.CHIEF], count=1, source="default", reason="a job has one chief")
+    _within_room(spec, roles, trims)
+    _within_limits(spec, roles, trims)
     for plan in manual:
         for role in plan.roles:
             if needs_of(spec, role) is None:
                 trims.setdefault(plan.ask, []).append(_no_template(spec, role, plan))
     done = {ask: tuple(dict.fromkeys(each)) for ask, each in trims.items()}
-    return Asks(roles=roles, accepted=tuple(accepted), trims=done, winning=frozenset(winning))
+    return Asks(roles=roles, accepted=tuple(accepted), trims=done, winning=frozenset(winning), too_many=too_many)
+
+
+def _too_many(memory: Memory, manual: Sequence[PlanSeen]) -> frozenset[str]:
+    """Who gets no stamp: the newest beyond what can be remembered. A plan whose stamp was lost would look new at every
+    look, and win each time."""
+    known = {each.ask for each in memory.accepted}
+    pinning = [plan for plan in manual if plan.pins]
+    pinning.sort(key=lambda plan: (plan.ask not in known, plan.created_at, plan.ask))
+    return frozenset(plan.ask for plan in pinning[MOST_PLANS:])
 
 
 def _stamped(spec: JobSpec, memory: Memory, manual: Iterable[PlanSeen], now: datetime) -> list[Accepted]:
     """The stamps of what is asked now: those that stand, and new ones for what has changed."""
     known = {each.ask: each for each in memory.accepted}
+    newest = max((each.at for each in memory.accepted), default=now)
+    now = max(now, newest + timedelta(microseconds=1))  # another operator's clock may have been ahead of ours
     fresh = [Accepted(ask=_MODE, at=now, optimize_mode=spec.optimize_mode)]
     fresh += [
         Accepted(ask=f"spec.{role}", at=now, counts={role: needs.replicas})
@@ -95,6 +122,7 @@ def _stamped(spec: JobSpec, memory: Memory, manual: Iterable[PlanSeen], now: dat
     fresh += [
         Accepted(ask=plan.ask, uid=plan.uid, generation=plan.generation, at=now, counts=_pins(plan, memory))
         for plan in manual
+        if plan.pins
     ]
     return [known[each.ask] if _is_same(known.get(each.ask), each) else each for each in fresh]
 
@@ -110,13 +138,14 @@ def _is_same(known: Accepted | None, fresh: Accepted) -> bool:
 
 
 def _pins(plan: PlanSeen, memory: Memory) -> dict[Role, int]:
-    """The counts a plan pins, worked out when it is first seen."""
+    """The counts a plan pins, worked out when it is first seen: `createPods` and `removePods` add to what is wanted by
+    then, which a suspended job keeps."""
     pins = {role: ask.replicas for role, ask in plan.roles.items() if ask.replicas is not None}
     removed = [member for member in memory.members if member.has_seat and member.name in plan.remove]
     for role in ROLES:
         more = sum(order.role is role for order in plan.create) - sum(member.role is role for member in removed)
         if role not in pins and more:
-            pins[role] = max(0, sum(member.has_seat for member in memory.of(role)) + more)
+            pins[role] = max(0, memory.wanted.get(role, 0) + more)
     return pins
 
 
@@ -148,7 +177,8 @@ def _wanted(
         reason = f"nobody asks for another number of {role} than {count}"
     else:
         count, source, reason = None, "", ""
-    return Wanted(count=count, resource=resource, source=source, reason=reason), winning
+    sized_by = sizer or (auto.ask if auto is not None and not automatic.resource.is_silent else "")
+    return Wanted(count=count, resource=resource, source=source, sized_by=sized_by, reason=reason), winning
 
 
 def _held(spec: JobSpec, role: Role, wanted: Wanted, trims: dict[str, list[Trim]]) -> Wanted:
@@ -172,6 +202,67 @@ def _whole(count: int, needs: RoleNeeds, unit: int) -> int:
     """The next lower multiple of the unit; the next higher one where the lower would be too few."""
     lower = count - count % unit
     return lower if lower >= max(needs.min, 1) else lower + unit
+
+
+def _within_room(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, list[Trim]]) -> None:
+    """All roles together no more than can be written down."""
+    left = MOST_MEMBERS
+    for role in ROLES:
+        wanted = roles[role]
+        if wanted.count is not None and wanted.count > left:
+            got = left - left % spec.node_unit if role is Role.WORKER else left
+            why = f"a job has at most {MOST_MEMBERS} members: its status has no room for more"
+            trims.setdefault(wanted.source, []).append(
+                Trim(what=f"{role}.replicas", asked=str(wanted.count), got=str(got), reason=why)
+            )
+            roles[role] = wanted = replace(wanted, count=got, reason=f"{wanted.reason}; {why}")
+        left -= wanted.count or 0
+
+
+def _within_limits(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, list[Trim]]) -> None:
+    """What plans give to each member, no more than `resourceLimits` has for it beside the others. What the spec itself
+    gives to a role stands."""
+    for role in ROLES:
+        wanted, needs = roles[role], needs_of(spec, role)
+        if not wanted.count or not wanted.sized_by or needs is None:
+            continue
+        given = {}
+        for kind in _KINDS:
+            limit, asked = getattr(spec.limits, kind.name), getattr(wanted.resource, kind.name)
+            if limit is None or asked is None:
+                continue
+            others = sum(
+                (w.count or 0) * (getattr(w.resource, kind.name) or 0) for r, w in roles.items() if r is not role
+            )
+            share = max(limit - others, 0) / wanted.count
+            most = max(kind.down(share), getattr(needs.resource, kind.name) or 0, kind.least)
+            if most < asked:
+                why = f"resourceLimits has {kind.text(kind.down(share))} for each of {wanted.count} of {role}"
+                what = f"{role}.resource.{kind.word}"
+                trim = Trim(what=what, asked=kind.text(asked), got=kind.text(most), reason=why)
+                trims.setdefault(wanted.sized_by, []).append(trim)
+                given[kind.name] = most
+        roles[role] = replace(wanted, resource=replace(wanted.resource, **given))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of thing that members get."""
+
+    name: str
+    word: str
+    down: Callable[[float], Any]
+    """To what Kubernetes can give."""
+    text: Callable[[Any], str]
+    least: float
+
+
+_KINDS = (
+    _Kind("cpu", "cpu", lambda cores: int(cores * 1000) / 1000, format_cores, 0.001),
+    _Kind("memory", "memory", int, format_mebibytes, 1),
+    _Kind("disk", "disk", int, format_mebibytes, 1),
+    _Kind("gpu_num", "gpu", int, str, 0),
+)
 
 
 def _no_template(spec: JobSpec, role: Role, plan: PlanSeen) -> Trim:

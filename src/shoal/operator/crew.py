@@ -17,6 +17,9 @@ from shoal.operator.memory import SILENT, Member, MemberState, Memory
 _KILLED = frozenset({137, 143})
 """Exit codes of Pods that were ended from outside."""
 
+_LAST_ID = 2**30
+"""Ids end far below where a status has no room for them. A Pod above was named by somebody else: it is let be."""
+
 
 def pod_name(job: str, role: Role, number: int) -> str:
     return f"{job}-{role}-{number}"
@@ -34,7 +37,7 @@ class Crew:
     ) -> None:
         self.job = job
         self.now = now
-        self.pods = {pod.name: pod for pod in pods if pod.role is not None}
+        self.pods = {pod.name: pod for pod in pods if pod.role is not None and pod.id < _LAST_ID}
         made = made or {}
         self._members = {
             member.name: replace(member, uid=made[member.name]) if not member.uid and member.name in made else member
@@ -75,8 +78,12 @@ class Crew:
         taken = {member.rank for member in self._members.values() if member.role is role and member.has_seat}
         return list(islice((rank for rank in range(len(taken) + count) if rank not in taken), count))
 
+    def unborn(self, role: Role) -> list[Member]:
+        """Members whose Pods were never made."""
+        return [member for member in self.live(role) if member.uid is None and member.name not in self.pods]
+
     def to_create(self) -> list[Member]:
-        return [m for m in self.members if m.is_live and m.uid is None and m.name not in self.pods]
+        return [member for role in sorted(Role) for member in self.unborn(role)]
 
     def to_delete(self) -> list[PodSeen]:
         leaving = (self.pods.get(m.name) for m in self.members if m.state is MemberState.LEAVING)

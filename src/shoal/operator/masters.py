@@ -32,10 +32,11 @@ def master_name(job: str, term: int) -> str:
 def look_at_master(
     record: MasterRecord, pods: Sequence[PodSeen], training: Training | None, *, now: datetime
 ) -> tuple[MasterRecord, MasterLooks]:
-    """Whether a master answers. One that is ready and has never reported does not: nobody may be listening there."""
+    """Whether the newest master answers. One that is ready and has not reported yet does not: nobody may be listening
+    there, and what an earlier one said is not its word."""
     current = next((pod for pod in pods if pod.role is None and pod.id == record.term), None)
     ready = current is not None and current.ready and not current.deleting and not current.is_over
-    answers = ready and training is not None
+    answers = ready and training is not None and training.term == record.term
     record = replace(
         record,
         uid=current.uid if current else record.uid,

@@ -13,12 +13,14 @@ from datetime import datetime, timedelta
 
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec
+from shoal.api.resources import Resource
 from shoal.operator.asks import ROLES, needs_of
 from shoal.operator.crew import Crew, pod_name, was_own_fault
-from shoal.operator.memory import Grant, Member, MemberState, Move, MoveState
+from shoal.operator.memory import SILENT, Grant, Member, MemberState, Move, MoveState
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import PlanSeen, PodOrder
 
+NOTHING_KEPT: Mapping[tuple[Role, int], Resource] = {}
 _FURTHEST_ID = 10_000
 """How far ahead of the next id a master may pick one: a slip must not use up all ids."""
 
@@ -151,13 +153,16 @@ def fit(
     settings: OperatorSettings,
     *,
     orders: Sequence[PodOrder] = (),
+    seats: Mapping[tuple[Role, int], Resource] = NOTHING_KEPT,
     suspended: bool,
 ) -> None:
-    """Make the members as many as granted. `orders` say what some of the new ones are to be."""
+    """Make the members as many as granted. `orders` say what some of the new ones are to be, `seats` what the members
+    at some ranks had before the job was suspended."""
     waiting = sorted(orders, key=lambda order: order.id)
     for role in ROLES:
         granted = grant.counts.get(role, 0)
         _give_up_ended(crew, role, granted)
+        _give_up_unborn(crew, role, granted)
         excess = len(crew.seats(role)) - granted
         if excess > 0:
             by_hand = not looks.answers or role not in settings.managed
@@ -170,12 +175,20 @@ def fit(
             if order is not None and _is_plausible(crew, order):
                 crew.add(role, rank=rank, number=order.id, resource=order.resource, reason=grant.reason)
             else:
-                crew.add(role, rank=rank, reason=grant.reason)
+                crew.add(role, rank=rank, resource=seats.get((role, rank), SILENT), reason=grant.reason)
 
 
 def _give_up_ended(crew: Crew, role: Role, granted: int) -> None:
     ended = [member for member in crew.seats(role) if not member.is_live]
     for member in sorted(ended, key=lambda m: (m.state is MemberState.SUCCEEDED, -m.id)):
+        if len(crew.seats(role)) > granted:
+            crew.leave(member, f"{granted} of {role} are granted")
+
+
+def _give_up_unborn(crew: Crew, role: Role, granted: int) -> None:
+    """Members whose Pods were never made: there is nothing to drain, and none of them is made while there are too many
+    others."""
+    for member in sorted(crew.unborn(role), key=lambda m: (m.replaces is not None, -m.id)):
         if len(crew.seats(role)) > granted:
             crew.leave(member, f"{granted} of {role} are granted")
 

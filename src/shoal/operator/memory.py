@@ -67,6 +67,11 @@ class Member:
     def has_seat(self) -> bool:
         return self.state is not MemberState.LEAVING
 
+    @property
+    def has_pod(self) -> bool:
+        """Whether it matters that its Pod is there: the Pod of one that ended may be gone, and nothing follows."""
+        return self.state in (MemberState.LIVE, MemberState.LEAVING)
+
     def moved(self, to: MemberState, *, now: datetime, reason: str) -> "Member":
         if to not in MOVES[self.state]:
             raise InvalidMove(f"{self.name}: {self.state} -> {to}: {reason}")
@@ -154,6 +159,8 @@ class Memory:
     moves: tuple[Move, ...] = ()
     master: MasterRecord = MasterRecord()
     accepted: tuple[Accepted, ...] = ()
+    seats: Mapping[tuple[Role, int], Resource] = field(default_factory=dict)
+    """Of a suspended job, what members at some ranks had beyond their role's: it comes back with them."""
     prepared: str | None = None
     """Which form of the job's fixed objects was made."""
     start_time: datetime | None = None

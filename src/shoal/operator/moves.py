@@ -10,9 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.api.elasticjob import Role
+from shoal.api.fields import MAX_ENTRIES
 from shoal.operator.crew import Crew
 from shoal.operator.memory import Member, MemberState, Move, MoveState
 from shoal.operator.snapshot import MoveOrder, PlanSeen
+
+_WORTH = (MoveState.STARTING, MoveState.REMOVING, MoveState.FAILED, MoveState.WAITING, MoveState.DONE)
+"""What is remembered before what else, where there is no room for all. A move that is done is known by the member being
+gone; one that failed and was forgotten would be begun again, so none is begun that could not be remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +37,17 @@ def advance(crew: Crew, moves: Sequence[Move], plans: Iterable[PlanSeen], *, sus
     for move in moves:
         if move.is_open or (move.state is not MoveState.WAITING and (move.plan, move.generation) in current):
             after.append(_step(crew, move, suspended=suspended))
+    room = MAX_ENTRIES - sum(move.is_open or move.state is MoveState.FAILED for move in after)
     for plan in plans:
         for order in plan.migrate:
             earlier = known.get((plan.uid, plan.generation, order.name))
             if earlier is None or earlier.state is MoveState.WAITING:
-                begun = _begin(crew, plan, order, suspended=suspended or order.name in open_names)
+                begun = _begin(crew, plan, order, waits=suspended or order.name in open_names or room <= 0)
                 open_names |= {begun.name} if begun.is_open else set()
+                room -= begun.is_open
                 after.append(begun)
-    after.sort(key=lambda move: (move.plan, move.generation, move.name))
+    after.sort(key=lambda move: (_WORTH.index(move.state), move.plan, move.generation, move.name))
+    after = sorted(after[:MAX_ENTRIES], key=lambda move: (move.plan, move.generation, move.name))
     starting = [crew.get(move.replacement or "") for move in after if move.state is MoveState.STARTING]
     surge: dict[Role, int] = {}
     for member in starting:
@@ -49,14 +57,14 @@ def advance(crew: Crew, moves: Sequence[Move], plans: Iterable[PlanSeen], *, sus
     return Moving(moves=tuple(after), surge=surge, victims=victims)
 
 
-def _begin(crew: Crew, plan: PlanSeen, order: MoveOrder, *, suspended: bool) -> Move:
+def _begin(crew: Crew, plan: PlanSeen, order: MoveOrder, *, waits: bool) -> Move:
     move = Move(plan=plan.uid, generation=plan.generation, name=order.name, state=MoveState.WAITING)
     member = crew.get(order.name)
     if member is None or not member.has_seat:
         if _was_there(crew, order.name):
             return replace(move, state=MoveState.DONE, reason=f"{order.name} is no member any more")
         return replace(move, reason=f"there is no {order.name} yet")
-    if suspended or not member.is_live or not crew.is_running(order.name):
+    if waits or not member.is_live or not crew.is_running(order.name):
         return replace(move, reason=f"{order.name} does not run yet")
     new = crew.add(
         member.role,

@@ -94,7 +94,7 @@ def certificate(job: JobSeen, settings: OperatorSettings) -> Certificate:
 
 @lru_cache(maxsize=64)
 def _certificate(secret: bytes) -> Certificate:
-    """Kept for a while: all Pods of a job need the same one's fingerprint."""
+    """Kept for a while: a job's first tries may come close together."""
     return certificate_from_secret(secret)
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from shoal.api.elasticjob import JobCondition, Role
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec
+from shoal.api.resources import Resource
 from shoal.core.pods import PodSeen
 from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
 from shoal.operator.crew import Crew
@@ -20,8 +22,8 @@ from shoal.operator.masters import look_at_master, master_name, plan_master
 from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
 from shoal.operator.memory import MemberState, Memory
 from shoal.operator.moves import advance
-from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of, service
-from shoal.operator.pods import master_pod, member_pod
+from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
+from shoal.operator.pods import NoPod, master_pod, member_pod
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanSeen, PlanStatus, RoleCounts, Snapshot
 from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
@@ -53,9 +55,11 @@ class JobPlan:
     plan_statuses: Mapping[str, PlanStatus] = field(default_factory=dict)
     """By `PlanSeen.ask`."""
     ensure: tuple[Manifest, ...] = ()
-    """Fixed objects that should exist as they are here."""
+    """Fixed objects that must exist, as they are here, before any Pod can be made."""
+    check: tuple[Manifest, ...] = ()
+    """The same that were made before, by another process: somebody may have deleted one. Nobody waits for that."""
     form: str | None = None
-    """What is prepared once all of `ensure` is there."""
+    """What is prepared once all of `ensure` or `check` is there."""
     create: tuple[Manifest, ...] = ()
     delete: tuple[PodRef, ...] = ()
     delete_job: bool = False
@@ -69,13 +73,21 @@ def plan_job(snapshot: Snapshot, settings: OperatorSettings, *, now: datetime) -
     if job.deleting or (job.spec is not None and job.spec.managed_by not in (None, "", MANAGED_BY)):
         return JobPlan(status=job.status)
     if job.spec is None:
-        said = {str(kind): each for kind, each in say_invalid(job.invalid).items()}
-        told = conditions(job.status.conditions, said, generation=job.generation, now=now)
-        status = replace(job.status, conditions=told, observed_generation=job.generation)
-        return JobPlan(status=status, notices=_notices(job, told))
+        return _invalid(job, job.invalid, now=now)
     if job.is_over:
         return _after_the_end(snapshot, job.spec, settings, now=now)
-    return _Decision(snapshot, job.spec, settings, now).plan()
+    try:
+        return _Decision(snapshot, job.spec, settings, now).plan()
+    except NoPod as exc:
+        return _invalid(job, str(exc), now=now)
+
+
+def _invalid(job: JobSeen, why: str, *, now: datetime) -> JobPlan:
+    """What cannot be understood is said, and nothing is done."""
+    said = {str(kind): each for kind, each in say_invalid(why).items()}
+    told = conditions(job.status.conditions, said, generation=job.generation, now=now)
+    status = replace(job.status, conditions=told, observed_generation=job.generation)
+    return JobPlan(status=status, notices=_notices(job, told))
 
 
 class _Decision:
@@ -99,10 +111,11 @@ class _Decision:
         refusals = obey(crew, auto, before.grant.counts, suspended=self.spec.suspend)
         alone = replace_alone(crew, self.spec, before.moves, looks, self.settings)
         started = before.start_time
+        heard = self.job.training
         ending = decide_end(
             crew,
             self.spec,
-            self.job.training,
+            heard if heard is not None and heard.term == record.term else None,
             started=started,
             exhausted=alone.exhausted,
             looks=looks,
@@ -115,19 +128,19 @@ class _Decision:
             before.grant,
             asks,
             surge=moving.surge,
-            victims=moving.victims + _named(plans),
+            victims=_victims(crew, moving.victims, plans),
             live={role: len(crew.live(role)) for role in ROLES},
             suspended=self.spec.suspend,
             times=times,
             now=now,
         )
         orders = [order for plan in plans if plan.ask in asks.winning for order in plan.create]
-        fit(crew, grant, looks, self.settings, orders=orders, suspended=self.spec.suspend)
+        fit(crew, grant, looks, self.settings, orders=orders, seats=before.seats, suspended=self.spec.suspend)
         over = self.spec.suspend and not crew.members
         master = plan_master(record, self.snapshot.pods, wanted=not over, times=times, now=now)
         if master.lost is not None:
             crew.say("MasterLost", f"master {record.term} is followed by {master.record.term}: {master.lost}")
-        if grant.generation != before.grant.generation:
+        if grant.counts != before.grant.counts:
             crew.say("Suspended" if self.spec.suspend else "Resized", grant.reason)
         memory = replace(
             before,
@@ -138,11 +151,13 @@ class _Decision:
             moves=moving.moves,
             master=master.record,
             accepted=asks.accepted,
+            seats=_seats(before) if self.spec.suspend else {},
             start_time=None if self.spec.suspend else started or (now if crew.members else None),
         )
         status = self._status(memory, asks, looks)
         form = form_of(master.record.term)
         ensure = () if over else self._ensure(form, master.record.term)
+        check = () if over or ensure else self._check(form, master.record.term)
         if not ensure and not over:
             status = replace(status, memory=replace(status.memory, prepared=form))
         creations = [master_pod(self.job, master.record.term, self.settings)] if master.create else []
@@ -152,6 +167,7 @@ class _Decision:
             status=status,
             plan_statuses=self._verdicts(asks, status, refusals),
             ensure=ensure,
+            check=check,
             form=form,
             create=(*creations, *self._members(asks)),
             delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in (*crew.to_delete(), *master.delete)),
@@ -183,6 +199,7 @@ class _Decision:
             self.snapshot.troubles,
             suspended=self.spec.suspend,
             master_answers=looks.answers,
+            remarks=self._unknown_priorities(),
         )
         told = conditions(
             self.job.status.conditions,
@@ -199,12 +216,25 @@ class _Decision:
         return status
 
     def _ensure(self, form: str, term: int) -> tuple[Manifest, ...]:
-        prepared = self.snapshot.prepared or self.before.prepared
-        if prepared == form:
-            return () if self.snapshot.has_auto_plan else (auto_plan(self.job),)
-        if prepared is not None and prepared.partition(".")[0] == form.partition(".")[0]:
-            return (service(self.job, term, self.settings),)
+        if form in (self.snapshot.prepared, self.before.prepared):
+            if self.snapshot.has_auto_plan:
+                return ()
+            if self.snapshot.prepared == form:
+                return (auto_plan(self.job),)
         return fixed_objects(self.job, term, self.settings)
+
+    def _check(self, form: str, term: int) -> tuple[Manifest, ...]:
+        return () if self.snapshot.prepared == form else fixed_objects(self.job, term, self.settings)
+
+    def _unknown_priorities(self) -> list[str]:
+        """What is said of roles whose `priority` means nothing here."""
+        classes = self.settings.priority_classes
+        return [
+            f"{role}.priority {needs.priority} has no effect: the operator has no PriorityClass for it "
+            "(--priority-classes)"
+            for role, needs in sorted(self.spec.roles.items())
+            if needs.priority is not None and needs.priority not in classes
+        ]
 
     def _members(self, asks: Asks) -> list[Manifest]:
         made = []
@@ -231,6 +261,9 @@ class _Decision:
 
     def _notices(self, status: JobStatus) -> tuple[Notice, ...]:
         said = tuple(Notice(reason=reason, note=note, warning=reason in _WARNINGS) for reason, note in self.crew.said)
+        if self.before.start_time is None and status.memory.start_time is not None:
+            unknown = self._unknown_priorities()
+            said += tuple(Notice(reason="PriorityIgnored", note=note, warning=True) for note in unknown)
         return said + _notices(self.job, status.conditions)
 
     def _deadline(self, memory: Memory) -> datetime | None:
@@ -247,9 +280,18 @@ class _Decision:
         return max(last, looks.silent_since) + self.settings.times.silence
 
 
-def _named(plans: Sequence[PlanSeen]) -> tuple[str, ...]:
-    """Who should go first by users' `removePods`."""
-    return tuple(sorted({name for plan in plans if not plan.auto for name in plan.remove}))
+def _seats(before: Memory) -> dict[tuple[Role, int], Resource]:
+    """What places have beyond their role's: kept while the job is suspended and has no members to remember it."""
+    given = (member for member in sorted(before.members, key=lambda member: member.id) if member.has_seat)
+    return {**before.seats, **{(each.role, each.rank): each.resource for each in given if not each.resource.is_silent}}
+
+
+def _victims(crew: Crew, moved: Sequence[str], plans: Sequence[PlanSeen]) -> tuple[str, ...]:
+    """Who should go first: those whose replacement runs, then those that users' `removePods` name. Only who is there,
+    and no more than the status has room for: what is decided must be what is read back."""
+    live = {member.name for role in ROLES for member in crew.live(role)}
+    named = sorted({name for plan in plans if not plan.auto for name in plan.remove})
+    return tuple(name for name in dict.fromkeys([*moved, *named]) if name in live)[:MAX_ENTRIES]
 
 
 def _notices(job: JobSeen, told: Mapping[str, Condition]) -> tuple[Notice, ...]:

@@ -13,11 +13,12 @@ from typing import Any
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.labels import MASTER, RANK_HINT, ROLE, TERM
-from shoal.api.quantities import format_cores, format_mebibytes
+from shoal.api.quantities import format_cores, format_mebibytes, mebibytes
 from shoal.api.resources import Resource, of_template
+from shoal.core.errors import BadInput
 from shoal.operator.masters import master_name
 from shoal.operator.memory import Member
-from shoal.operator.objects import Manifest, certificate, labels, metadata, owner, service_name, token_name
+from shoal.operator.objects import Manifest, labels, metadata, owner, service_name, token_name
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen
 
@@ -37,10 +38,26 @@ _LOCKED = {
 }
 
 
+class NoPod(BadInput):
+    """A template of which no Pod can be made."""
+
+
 def member_pod(
     job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, resource: Resource, settings: OperatorSettings
 ) -> Manifest:
-    """The Pod of a member with this resource."""
+    """The Pod of a member with this resource. Raises `NoPod`.
+
+    What we read of a template has the types that its schema says; but the definitions in a cluster may be older than
+    we are, and one template that nobody thought of must not stop the look at its job without a word."""
+    try:
+        return _member_pod(job, spec, needs, member, resource, settings)
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as exc:
+        raise NoPod(f"no Pod can be made of the template of {member.role}: {exc}") from exc
+
+
+def _member_pod(
+    job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, resource: Resource, settings: OperatorSettings
+) -> Manifest:
     template: Template = copy.deepcopy(needs.template)
     written = template.get("metadata") or {}
     pod: dict[str, Any] = template["spec"]
@@ -85,7 +102,17 @@ def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
         "securityContext": _LOCKED,
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
     }
+    _pull_secrets(pod, settings)
     pod["initContainers"] = [brings, *(pod.get("initContainers") or [])]
+
+
+def _pull_secrets(pod: dict[str, Any], settings: OperatorSettings) -> None:
+    """Our image may be in a registry that the user's template knows nothing of."""
+    own = list(pod.get("imagePullSecrets") or [])
+    names = {each.get("name") for each in own}
+    ours = [{"name": name} for name in settings.image_pull_secrets if name not in names]
+    if own or ours:
+        pod["imagePullSecrets"] = [*own, *ours]
 
 
 def _train(
@@ -117,7 +144,7 @@ def _environment(
         "SHOAL_RANK_HINT": str(member.rank),
         "SHOAL_TOKEN_FILE": f"{SECRETS}/agent",
         "SHOAL_AGENT_MASTER": f"wss://{where}",
-        "SHOAL_AGENT_FINGERPRINT": certificate(job, settings).fingerprint,
+        "SHOAL_AGENT_FINGERPRINT_FILE": f"{SECRETS}/fingerprint",
         "SHOAL_AGENT_JOB": job.name,
         "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
         "SHOAL_AGENT_ROLE": str(member.role),
@@ -186,16 +213,29 @@ def _volumes(pod: dict[str, Any], job: JobSeen, settings: OperatorSettings) -> N
     volumes.append({"name": _TOKEN, "secret": {"secretName": token_name(job.name), "items": items}})
     mounts.append({"name": _TOKEN, "mountPath": SECRETS, "readOnly": True})
     if not any(mount.get("mountPath") == _SHARED_MEMORY for mount in mounts):
-        size: Mapping[str, str] = {} if settings.shared_memory is None else {"sizeLimit": settings.shared_memory}
-        volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", **size}})
+        size = settings.shared_memory or _half(container)
+        volumes.append({"name": _SHM, "emptyDir": {"medium": "Memory", **({"sizeLimit": size} if size else {})}})
         mounts.append({"name": _SHM, "mountPath": _SHARED_MEMORY})
     pod["volumes"], container["volumeMounts"] = volumes, mounts
 
 
+def _half(container: Mapping[str, Any]) -> str | None:
+    """Half of the memory that a container may have: what it keeps in /dev/shm counts as its memory."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return format_mebibytes(max(mebibytes(limits["memory"]) // 2, 1)) if limits.get("memory") else None
+
+
 def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     """The Pod of the master in this term."""
-    said = {"SHOAL_JOB": job.name, "SHOAL_NAMESPACE": job.key.namespace, "SHOAL_TERM": str(term)}
+    said = {
+        "SHOAL_JOB": job.name,
+        "SHOAL_JOB_UID": job.uid,
+        "SHOAL_NAMESPACE": job.key.namespace,
+        "SHOAL_TERM": str(term),
+        "SHOAL_MAX_MEMBERS": str(settings.defaults.max_members),
+    }
     env: list[Manifest] = [{"name": name, "value": value} for name, value in said.items()]
+    secrets = settings.image_pull_secrets
     env.append({"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
     container: Manifest = {
         "name": MASTER,
@@ -231,6 +271,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": 10,
             "securityContext": {"runAsNonRoot": True, "fsGroup": 65532},
+            **({"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}),
             "containers": [container],
             "volumes": [
                 {"name": _TOKEN, "secret": {"secretName": token_name(job.name), "defaultMode": 0o440}},

@@ -42,8 +42,7 @@ class Cluster(Protocol):
     # Writing ---------------------------------------------------------------------------------------------------
 
     async def write_status(self, there: Json, status: Json) -> None:
-        """Make our part of an object's status this, if the object is still as it was read. An object that is gone by
-        now needs none."""
+        """Make our part of an object's status this, if the object is still as it was read, and still there."""
         ...
 
     async def ensure(self, manifest: Json) -> None:

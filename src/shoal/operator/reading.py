@@ -82,7 +82,7 @@ class Reader:
             return _Read(generation, None, "; ".join(str(problem) for problem in found[:3]))
         try:
             return _Read(generation, normalise(msgspec.convert(raw, ElasticJob), self._defaults), "")
-        except (msgspec.ValidationError, ValueError) as exc:
+        except (msgspec.ValidationError, ValueError, ArithmeticError) as exc:
             return _Read(generation, None, str(exc))
 
 
@@ -110,7 +110,7 @@ def read_plan(raw: Json, job: str) -> PlanSeen:
         if kind is PlanKind.JOB_RESOURCE:
             return _job_resource(base, msgspec.convert(raw, JobResource))
         return _scale_plan(base, msgspec.convert(raw, ScalePlan), job)
-    except (msgspec.ValidationError, ValueError) as exc:
+    except (msgspec.ValidationError, ValueError, ArithmeticError) as exc:
         return replace(base, invalid=str(exc))
 
 
@@ -194,7 +194,7 @@ def _readable(status: ElasticJobStatus) -> JobStatus:
 def _training(training: api.Training | None) -> Training | None:
     if training is None or training.phase is None:
         return None
-    return Training(phase=training.phase, reason=training.reason or "", world=training.world)
+    return Training(phase=training.phase, reason=training.reason or "", world=training.world, term=training.term)
 
 
 def _meta(raw: Json) -> ObjectMeta:

@@ -79,6 +79,7 @@ def _memory(status: ElasticJobStatus, roles: Mapping[Role, api.RoleStatus]) -> M
             )
             for each in status.accepted_at or ()
         ),
+        seats={(Role(each.role), each.rank): of_spec(each.resource) for each in status.seats or ()},
         prepared=status.prepared,
         start_time=status.start_time,
         finish_time=status.finish_time,

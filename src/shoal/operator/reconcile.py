@@ -4,16 +4,20 @@ Safe to call at any time, twice, late, or by two processes at once. A decision t
 when it is recorded, before anything is done about it. After a crash at any line the next look repairs the rest: Pods
 have names that were recorded before, so making one twice makes one.
 
-What the server refuses is remembered until the next try and stands in the job's status meanwhile; such a job is tried
-again ever later, however often it is woken.
+What the server refuses is remembered until the next try and stands in the job's status meanwhile. It is tried again
+ever later, however often the job is woken; what has nothing to do with it goes on: members for which there is no quota
+hold up neither a deletion nor the next master.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import partial
 
+from shoal.api.labels import MASTER, ROLE
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.masters import master_name
@@ -25,15 +29,30 @@ from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
 from shoal.operator.writing import differs, write_job, write_plan
 
+log = logging.getLogger("shoal.operator")
+
 _SOON = timedelta(milliseconds=200)
 """After an outdated decision: the newer object is on its way, and wakes us before that."""
 _FIRST_RETRY = timedelta(seconds=2)
 _LAST_RETRY = timedelta(minutes=2)
+_AFTER_REFUSAL = timedelta(seconds=30)
+"""Before a plan's status that the server did not take is written again."""
+
+
+class Part(StrEnum):
+    """What is refused as one, and held back as one."""
+
+    PREPARE = "prepare"
+    """The fixed objects: without them nothing else can be made."""
+    MASTER = "master"
+    MEMBERS = "members"
+    CHECK = "check"
+    """Another look at fixed objects that an earlier process made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A job for which the server refused something."""
+    """A part of a job for which the server refused something."""
 
     troubles: tuple[Trouble, ...]
     retry_at: datetime
@@ -54,12 +73,12 @@ class Reconciler:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
-        self._reader = reader or Reader()
+        self._reader = reader or Reader(settings.defaults)
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
         self._ensured: dict[str, set[str]] = {}
         """Of each job that is being prepared, what exists."""
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, dict[Part, Held]] = {}
         self._made: dict[str, dict[str, str]] = {}
         """Of each job, names and uids of Pods that were made and not yet seen to be recorded."""
         self._said: dict[str, tuple[str, PlanStatus]] = {}
@@ -85,19 +104,16 @@ class Reconciler:
 
     async def _look(self, there: Json, job: JobSeen) -> timedelta | None:
         plans = self._cluster.plans(job.key.namespace, job.name)
-        held = self._held.get(job.uid)
-        plan, seen = await self._plan(job, plans, held.troubles if held else ())
-        await self._record(there, job, plan, seen)
+        before = self._troubles(job)
+        plan, seen = await self._plan(job, plans, before)
+        again = await self._record(there, job, plan, seen)
+        await self._act(job, plan)
         now = self._clock()
-        if held is not None and now < held.retry_at:
-            return _earlier(held.retry_at - now, _until(plan.recheck_at, now))
-        troubles = await self._act(job, plan)
-        if troubles:
-            return self._hold(job, troubles, held)
-        if held is not None:
-            del self._held[job.uid]
-            return timedelta(0)  # the trouble is over: say so
-        return _until(plan.recheck_at, self._clock())
+        if self._troubles(job) != before:
+            return timedelta(0)  # something is refused, or no longer: say so
+        retries = [max(held.retry_at - now, timedelta(0)) for held in self._held.get(job.uid, {}).values()]
+        looks = [each for each in (again, _until(plan.recheck_at, now), *retries) if each is not None]
+        return min(looks, default=None)
 
     async def _plan(
         self, job: JobSeen, raw_plans: Iterable[Json], troubles: tuple[Trouble, ...]
@@ -108,7 +124,7 @@ class Reconciler:
             seen[plan.ask] = (raw, plan)
         self._plans_of[job.uid] = [plan.uid for _, plan in seen.values()]
         memory = job.memory
-        expected = {member.name: member.uid for member in memory.members if member.uid is not None}
+        expected = {m.name: m.uid for m in memory.members if m.uid is not None and m.has_pod}
         if memory.master.uid is not None:
             expected[master_name(job.name, memory.master.term)] = memory.master.uid
         made = {name: uid for name, uid in self._made.get(job.uid, {}).items() if name not in expected}
@@ -131,16 +147,25 @@ class Reconciler:
         job: JobSeen,
         plan: JobPlan,
         seen: dict[str, tuple[Json, PlanSeen]],
-    ) -> None:
-        """Write what was decided. The job first: its version is the fence."""
+    ) -> timedelta | None:
+        """Write what was decided. The job first: its version is the fence. A plan whose status cannot be written holds
+        up nobody: it was read, and what it asks for is recorded. Returns when to write it again."""
         if plan.status != job.status:
             status = write_job(job, plan.status)
             if differs(status, there.get("status"), without="training"):
                 await self._cluster.write_status(there, status)
                 for notice in plan.notices:
                     self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+        again = None
         for ask, verdict in plan.plan_statuses.items():
-            await self._write_plan(*seen[ask], verdict)
+            try:
+                await self._write_plan(*seen[ask], verdict)
+            except Outdated:
+                again = _SOON
+            except Denied as exc:
+                log.warning("%s: the status of %s was refused: %s", job.key, ask, exc)
+                again = again or _AFTER_REFUSAL
+        return again
 
     async def _write_plan(self, raw: Json, plan: PlanSeen, verdict: PlanStatus) -> None:
         if self._said.get(plan.uid) == (plan.version, verdict):
@@ -151,20 +176,38 @@ class Reconciler:
         else:
             self._said[plan.uid] = (plan.version, verdict)
 
-    async def _act(self, job: JobSeen, plan: JobPlan) -> tuple[Trouble, ...]:
-        """Do what was decided. Returns what the server refused."""
+    async def _act(self, job: JobSeen, plan: JobPlan) -> None:
+        """Do what was decided. What the server refuses is held back until its next try."""
         namespace = job.key.namespace
         await self._all(partial(self._cluster.delete_pod, namespace, ref.name, ref.uid) for ref in plan.delete)
-        troubles = await self._all(partial(self._ensure, job, plan.form, manifest) for manifest in plan.ensure)
-        if troubles:
-            return troubles
-        if plan.ensure and plan.form is not None:
-            self._prepared[job.uid] = plan.form
-            self._ensured.pop(job.uid, None)
-        troubles = await self._all(partial(self._create, job, manifest) for manifest in plan.create)
         if plan.delete_job:
             await self._cluster.delete_job(namespace, job.name, job.uid)
-        return troubles
+        if not await self._try(job, Part.PREPARE, [partial(self._ensure, job, plan.form, m) for m in plan.ensure]):
+            return
+        masters = [manifest for manifest in plan.create if manifest["metadata"]["labels"][ROLE] == MASTER]
+        members = [manifest for manifest in plan.create if manifest["metadata"]["labels"][ROLE] != MASTER]
+        await self._try(job, Part.MASTER, [partial(self._create, job, manifest) for manifest in masters])
+        await self._try(job, Part.MEMBERS, [partial(self._create, job, manifest) for manifest in members])
+        checked = await self._try(job, Part.CHECK, [partial(self._ensure, job, plan.form, m) for m in plan.check])
+        if (plan.ensure or plan.check) and plan.form is not None and checked:
+            self._prepared[job.uid] = plan.form
+            self._ensured.pop(job.uid, None)
+
+    async def _try(self, job: JobSeen, part: Part, calls: list[Callable[[], Awaitable[None]]]) -> bool:
+        """Make the calls of one part, unless it is held back. Returns whether all of it is done."""
+        held = self._held.get(job.uid, {}).get(part)
+        if held is not None and calls and self._clock() < held.retry_at:
+            return False
+        troubles = await self._all(calls)
+        if troubles:
+            self._hold(job, part, troubles, held)
+        elif held is not None:
+            del self._held[job.uid][part]
+        return not troubles
+
+    def _troubles(self, job: JobSeen) -> tuple[Trouble, ...]:
+        parts = self._held.get(job.uid, {})
+        return tuple(dict.fromkeys(trouble for part in Part if part in parts for trouble in parts[part].troubles))
 
     async def _ensure(self, job: JobSeen, form: str | None, manifest: Json) -> None:
         """What is there already is not asked for again while the rest still fails: each try gets a bit further."""
@@ -198,12 +241,11 @@ class Reconciler:
                 raise answer
         return tuple(sorted(set(troubles), key=lambda trouble: (trouble.reason, trouble.message)))
 
-    def _hold(self, job: JobSeen, troubles: tuple[Trouble, ...], held: Held | None) -> timedelta:
+    def _hold(self, job: JobSeen, part: Part, troubles: tuple[Trouble, ...], held: Held | None) -> None:
         failures = held.failures + 1 if held else 0
         wait = min(_FIRST_RETRY * (1 << min(failures, 16)), _LAST_RETRY)
-        self._held[job.uid] = Held(troubles=troubles, retry_at=self._clock() + wait, failures=failures)
-        said = held is not None and held.troubles == troubles
-        return wait if said else timedelta(0)  # at once: to write down what was refused
+        parts = self._held.setdefault(job.uid, {})
+        parts[part] = Held(troubles=troubles, retry_at=self._clock() + wait, failures=failures)
 
     async def _judge_orphans(self, key: Key) -> None:
         for raw in self._cluster.plans(key.namespace, key.name):
@@ -229,7 +271,3 @@ class Reconciler:
 
 def _until(moment: datetime | None, now: datetime) -> timedelta | None:
     return None if moment is None else max(moment - now, timedelta(0))
-
-
-def _earlier(one: timedelta, other: timedelta | None) -> timedelta:
-    return one if other is None else min(one, other)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from shoal.api.elasticjob import Role
+from shoal.api.jobspec import JobDefaults
 from shoal.core.errors import BadInput
 
 
@@ -37,6 +38,8 @@ class OperatorSettings:
     image: str
     """Shoal's image: of the master, and of the init container that brings the agent."""
     image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    """Secrets in a job's namespace with which that image is pulled."""
     install_key: bytes = field(repr=False)
     """All tokens of all jobs are made from it."""
     master_port: int = 7077
@@ -49,12 +52,15 @@ class OperatorSettings:
     managed: frozenset[Role] = frozenset({Role.WORKER})
     """Roles whose members the job's master knows: it drains them and decides on their replacement."""
     shared_memory: str | None = None
-    """The size of /dev/shm of a training Pod; None: as much as the Pod may have."""
+    """The size of /dev/shm of a training Pod; None: half of the Pod's memory limit, as Linux does it, or no bound
+    where there is none."""
     gpu_resource: str = "nvidia.com/gpu"
     gpu_type_label: str = "nvidia.com/gpu.product"
     """The label of hosts that names their kind of device."""
     priority_classes: Mapping[str, str] = field(default_factory=dict)
     """The PriorityClass of a role's `priority`."""
+    defaults: JobDefaults = field(default_factory=JobDefaults)
+    """What is assumed where a job does not say."""
     operator_namespace: str | None = None
     """Where the operator runs: its Pods may reach a job's master."""
     parallel_writes: int = 32

@@ -47,6 +47,8 @@ class Training:
     decision: str | None = None
     decided_at: datetime | None = None
     world: int | None = None
+    term: int | None = None
+    """Whose report it is: an earlier master's is no longer anybody's word."""
 
     @property
     def is_over(self) -> bool:
@@ -221,6 +223,11 @@ class PlanSeen:
     @property
     def ask(self) -> str:
         return f"{self.kind}/{self.name}"
+
+    @property
+    def pins(self) -> bool:
+        """Whether it asks for a count or a resource of a role: then it matters when it was changed."""
+        return bool(self.roles or self.create or self.remove)
 
     @property
     def title(self) -> str:

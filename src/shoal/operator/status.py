@@ -79,13 +79,14 @@ def say(
     *,
     suspended: bool,
     master_answers: bool,
+    remarks: Sequence[str] = (),
 ) -> dict[JobCondition, Said]:
     """The conditions of a job that is not over."""
     by_name = {pod.name: pod for pod in pods}
     running = [m for m in memory.members if m.is_live and _runs(by_name.get(m.name))]
     granted = sum(memory.grant.counts.values())
     return {
-        JobCondition.ADMITTED: _admitted(memory, asks, suspended=suspended),
+        JobCondition.ADMITTED: _admitted(memory, asks, remarks, suspended=suspended),
         JobCondition.READY: _ready(memory, running, granted, pods, suspended=suspended, answers=master_answers),
         JobCondition.RESIZING: _resizing(memory, running, granted),
         JobCondition.DEGRADED: _degraded(memory, pods, troubles, answers=master_answers),
@@ -101,13 +102,13 @@ def _runs(pod: PodSeen | None) -> bool:
     return pod is not None and pod.is_running
 
 
-def _admitted(memory: Memory, asks: Asks, *, suspended: bool) -> Said:
+def _admitted(memory: Memory, asks: Asks, remarks: Sequence[str], *, suspended: bool) -> Said:
     if suspended:
         return Said(FALSE, "Suspended", "spec.suspend is true")
     if not any(wanted.count is not None for wanted in asks.roles.values()):
         how = "say worker.replicas, `kubectl scale`, apply a ScalePlan or a JobResource, or let the master decide"
         return Said(FALSE, "WaitingForPlan", f"nobody has said how many members it should have: {how}")
-    return Said(TRUE, "Granted", memory.grant.reason)
+    return Said(TRUE, "Granted", "; ".join((memory.grant.reason, *remarks)))
 
 
 def counts_text(memory: Memory, counts: Mapping[Role, int]) -> str:

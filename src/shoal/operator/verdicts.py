@@ -10,7 +10,7 @@ from datetime import datetime
 from shoal.api.elasticjob import Role
 from shoal.api.scaleplan import PlanCondition
 from shoal.core.pods import PodPhase, PodSeen
-from shoal.operator.asks import Asks
+from shoal.operator.asks import MOST_PLANS, Asks
 from shoal.operator.members import Refusal
 from shoal.operator.memory import Member, MemberState, Memory, MoveState
 from shoal.operator.snapshot import Done, Key, PlanSeen, PlanStatus, PodReport, RoleCounts, Trim
@@ -33,6 +33,9 @@ def judge(
     why = plan.invalid or plan.refused
     if why is not None:
         return _refused(plan, "InvalidPlan" if plan.invalid else "Contradiction", why, now=now)
+    if plan.ask in asks.too_many:
+        why = f"there are {MOST_PLANS} plans for this job already; delete some that are superseded"
+        return _refused(plan, "TooManyPlans", why, now=now)
     trims = asks.trims.get(plan.ask, ())
     trims += tuple(Trim(what=f"createPods/{each.name}", reason=each.reason) for each in refusals)
     done = tuple(

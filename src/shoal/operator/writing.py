@@ -24,7 +24,7 @@ from shoal.operator.memory import Grant, MasterRecord, Member, Memory
 from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanKind, PlanSeen, PlanStatus, PodReport
 
 Json = dict[str, Any]
-_KEYS = ("name", "role", "ask", "type", "what", "entry")
+_KEYS = ("name", "role", "ask", "type", "what", "entry", "rank", "plan", "generation")
 
 
 def write_job(job: JobSeen, status: JobStatus) -> Json:
@@ -44,6 +44,7 @@ def write_job(job: JobSeen, status: JobStatus) -> Json:
         accepted_at=_accepted(memory) or None,
         members=[_member(each) for each in memory.members[:MAX_REPLICAS]] or None,
         moves=_moves(memory) or None,
+        seats=_seats(memory) or None,
         master=_master(memory.master),
         prepared=memory.prepared,
         term=memory.master.term or None,
@@ -183,13 +184,11 @@ def _member(member: Member) -> api.Member:
         replaces=member.replaces,
         relaunches=member.relaunches or None,
         ended_at=member.ended_at,
-        reason=_cut(member.reason) or None,
+        reason=None if member.is_live else _cut(member.reason) or None,  # why it is there, the grant says for all
     )
 
 
 def _moves(memory: Memory) -> list[api.Move]:
-    """Open ones before all; of those that have ended, as many as there is room for."""
-    kept = sorted(memory.moves, key=lambda move: not move.is_open)[:MAX_ENTRIES]
     return [
         api.Move(
             plan=each.plan,
@@ -199,7 +198,14 @@ def _moves(memory: Memory) -> list[api.Move]:
             replacement=each.replacement,
             reason=_cut(each.reason) or None,
         )
-        for each in kept
+        for each in memory.moves[:MAX_ENTRIES]
+    ]
+
+
+def _seats(memory: Memory) -> list[api.Seat]:
+    return [
+        api.Seat(role=role, rank=rank, resource=to_spec(resource))
+        for (role, rank), resource in sorted(memory.seats.items())[:MAX_REPLICAS]
     ]
 
 

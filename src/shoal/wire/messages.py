@@ -309,6 +309,9 @@ class DataKept(Message, frozen=True, kw_only=True):
     """What the agent has said in its rounds up to this one is written down."""
 
     number: int
+    is_written: bool = True
+    """False: it is not, and has not been for so long that nobody who is about to end need wait for it any more. It is
+    said again to another master, as long as there is somebody to say it."""
 
 
 class DataWakes(Message, frozen=True, kw_only=True):

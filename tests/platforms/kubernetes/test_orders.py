@@ -4,10 +4,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from shoal.api.elasticjob import ResourceSpec
-from shoal.api.scaleplan import PodReport
+from shoal.api.fields import MAX_ENTRIES
+from shoal.api.scaleplan import PodMeta, PodReport
+from shoal.api.validation import problems
 from shoal.core.exits import ExitCause, cause_of
 from shoal.core.nodes import Node, NodeId, Role
 from shoal.core.plans import NodeResource, ScalePlan
@@ -125,3 +128,45 @@ def test_a_name_that_the_operator_used_for_another_seat_frees_the_one_it_was_mea
     assert after.create == {}
     assert after.remove == {"j-worker-1"}
     assert NodeId("worker-5") in sighting([a_report(5, rank=2)]).running
+
+
+def test_more_orders_than_a_plan_takes_are_declared_one_part_after_the_other() -> None:
+    reports = [a_report(number, "Failed", exit_code=137) for number in range(600)]
+    orders = Orders()
+    for number in range(600):
+        old, new = a_node(number, number), a_node(600 + number, number)
+        orders = ordered(orders, replacing(old, new), job="j", reports=reports)
+    orders = replace(orders, remove=frozenset(f"j-worker-{number}" for number in range(2000, 2600)))
+    first = orders.up_to(MAX_ENTRIES)
+    assert not problems(declared(first))
+    reports += [a_report(number, "Pending", replaces=entry.replaces) for number, entry in entries(first)]
+    seen = frozenset({report.name for report in reports} | first.remove)
+    rest = settled(orders, reports, seen=seen).up_to(MAX_ENTRIES)
+    assert [number for number, _ in entries(first)] + [number for number, _ in entries(rest)] == list(range(600, 1200))
+    assert first.remove | rest.remove == orders.remove
+    assert not problems(declared(rest))
+
+
+def entries(orders: Orders) -> list[tuple[int, PodMeta]]:
+    return [(entry.id or 0, entry) for entry in orders.create.values()]
+
+
+def declared(orders: Orders) -> dict[str, Any]:
+    spec = {
+        "ownerJob": "j",
+        "createPods": [msgspec.to_builtins(entry) for entry in orders.create.values()],
+        "removePods": [{"name": name} for name in sorted(orders.remove)],
+    }
+    labels = {"scale-type": "auto", "elasticjob-name": "j"}
+    return {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ScalePlan",
+        "metadata": {"name": "j-auto", "labels": labels},
+        "spec": spec,
+    }
+
+
+def test_no_more_hosts_are_avoided_than_a_plan_takes() -> None:
+    hosts = frozenset(f"host-{number}" for number in range(100))
+    orders = ordered(Orders(), replacing(a_node(0, 0), a_node(1, 0, avoid_hosts=hosts)), job="j", reports=[])
+    assert not problems(declared(orders))

@@ -10,7 +10,7 @@ import pytest
 from tests.core.job_builders import Story
 
 from shoal.api.elasticjob import ElasticJob, Role, Training
-from shoal.core.errors import BadInput
+from shoal.core.errors import BadInput, Superseded
 from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import Permission
@@ -97,6 +97,13 @@ async def server() -> AsyncIterator[FakeApiServer]:
         yield server
 
 
+async def created(client: Client) -> str:
+    job = msgspec.to_builtins(a_job())
+    job["metadata"].pop("uid", None)
+    uid: str = (await client.create(ELASTIC_JOBS, job))["metadata"]["uid"]
+    return uid
+
+
 async def reported(client: Client, step: int) -> dict[str, Any]:
     async with asyncio.timeout(20):
         while True:
@@ -110,8 +117,8 @@ async def reported(client: Client, step: int) -> dict[str, Any]:
 async def test_progress_is_reported_now_and_then_and_a_change_of_phase_at_once(server: FakeApiServer) -> None:
     report, clock = Training(phase="running", step=1), HandClock()
     async with Client(server.access()) as client:
-        await client.create(ELASTIC_JOBS, msgspec.to_builtins(a_job()))
-        reporter = Reporter(client, namespace="default", name="j", look=lambda: report, now=clock.now)
+        uid = await created(client)
+        reporter = Reporter(client, namespace="default", name="j", uid=uid, look=lambda: report, now=clock.now)
         task = asyncio.create_task(reporter.run())
         await reported(client, 1)
         report = Training(phase="running", step=2)
@@ -132,11 +139,12 @@ async def test_the_last_word_is_said_until_it_is_accepted() -> None:
 
     async with FakeApiServer(allow=allow) as server, Client(server.access()) as client:
         server.serve(ELASTIC_JOBS, status=True)
-        await client.create(ELASTIC_JOBS, msgspec.to_builtins(a_job()))
+        uid = await created(client)
         reporter = Reporter(
             client,
             namespace="default",
             name="j",
+            uid=uid,
             look=lambda: Training(phase="failed", step=9),
             now=lambda: T0 + timedelta(0),
             backoff=Backoff(first_seconds=0.01),
@@ -147,8 +155,22 @@ async def test_the_last_word_is_said_until_it_is_accepted() -> None:
 
 async def test_a_job_that_is_gone_ends_the_last_word(server: FakeApiServer) -> None:
     async with Client(server.access()) as client:
-        reporter = Reporter(client, namespace="default", name="j", look=Training, now=lambda: T0)
+        reporter = Reporter(client, namespace="default", name="j", uid="u-1", look=Training, now=lambda: T0)
         await reporter.last_word()
+
+
+async def test_nothing_is_said_of_another_job_of_the_same_name(server: FakeApiServer) -> None:
+    async with Client(server.access()) as client:
+        uid = await created(client)
+        over = Training(phase="succeeded", term=1)
+        reporter = Reporter(client, namespace="default", name="j", uid=uid, look=lambda: over, now=lambda: T0)
+        await client.delete(ELASTIC_JOBS, "j", namespace="default")
+        await created(client)
+        with pytest.raises(Superseded, match="another one now"):
+            await reporter.last_word()
+        with pytest.raises(Superseded, match="another one now"):
+            await reporter.run()
+        assert "status" not in await client.get(ELASTIC_JOBS, "j", namespace="default")
 
 
 # Reading -----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.api.scaleplan import PodReport
+from shoal.core.errors import Superseded
 from shoal.core.job import JobSettings, JobSpec
 from shoal.core.nodes import Node
 from shoal.core.view import JobView
@@ -19,9 +20,12 @@ from shoal.platforms.kubernetes.fake import FakeApiServer
 from shoal.platforms.kubernetes.informer import InformerSettings
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, SCALE_PLANS
 from shoal.platforms.kubernetes.objects import PODS, Json, Pod
+from shoal.platforms.kubernetes.platform import still_understood
 from shoal.platforms.kubernetes.scaler import ElasticJobScaler, PodScaler, ScalerSettings
 from shoal.stores import MemoryState, MemoryStore
-from shoal.wire.tokens import JobKeys
+from shoal.wire.client import connect
+from shoal.wire.messages import PROTOCOL, Hello
+from shoal.wire.tokens import JobKeys, Purpose
 
 PATIENCE = 30
 SETTINGS = ScalerSettings(backoff=Backoff(first_seconds=0.01), informer=InformerSettings(backoff=Backoff()))
@@ -34,13 +38,32 @@ class Operator:
     def __init__(self, server: FakeApiServer, client: Client) -> None:
         self.server, self.client = server, client
         self.pods: dict[int, Json] = {}
+        self.uid = ""
 
     async def begin(self) -> None:
         self.server.serve(ELASTIC_JOBS, status=True)
         self.server.serve(SCALE_PLANS, status=True)
-        spec: Json = {"worker": {"template": {}}}
-        await self.client.create(ELASTIC_JOBS, {"metadata": {"name": "j", "namespace": "default"}, "spec": spec})
-        await self.client.create(SCALE_PLANS, {"metadata": {"name": "j-auto", "namespace": "default"}, "spec": {}})
+        await self.make()
+
+    async def make(self) -> None:
+        """The job and its plan."""
+        template = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["true"]}]}}
+        spec: Json = {"worker": {"template": template, "max": 8}}
+        meta: Json = {"name": "j", "namespace": "default"}
+        job = await self.client.create(ELASTIC_JOBS, {"metadata": meta, "spec": spec})
+        self.uid = job["metadata"]["uid"]
+        owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": "j", "uid": self.uid, "controller": True}
+        await self.client.create(
+            SCALE_PLANS, {"metadata": {**meta, "name": "j-auto", "ownerReferences": [owner]}, "spec": {}}
+        )
+
+    async def make_another(self) -> None:
+        """Somebody deletes the job and applies one of the same name."""
+        await self.client.delete(ELASTIC_JOBS, "j", namespace="default")
+        await self.make()
+
+    async def change(self, **worker: Any) -> None:
+        await self.client.patch(ELASTIC_JOBS, "j", Merge({"spec": {"worker": worker}}), namespace="default")
 
     async def grant(self, count: int, *victims: str) -> None:
         grant = {"generation": 1, "counts": [{"role": "worker", "count": count}], "victims": list(victims)}
@@ -99,8 +122,15 @@ async def a_master(
         await asyncio.wait(tasks)
 
 
-def declaring(client: Client) -> ElasticJobScaler:
-    return ElasticJobScaler(client, namespace="default", job="j", settings=SETTINGS)
+def declaring(operator: Operator) -> ElasticJobScaler:
+    return ElasticJobScaler(
+        operator.client,
+        namespace="default",
+        job="j",
+        uid=operator.uid,
+        understand=still_understood,
+        settings=SETTINGS,
+    )
 
 
 async def until(master: Master, holds: Callable[[JobView], bool]) -> JobView:
@@ -115,7 +145,7 @@ def nodes_of(view: JobView) -> dict[str, str]:
 
 
 async def test_granted_and_reported_pods_become_the_masters_nodes(operator: Operator) -> None:
-    async with a_master(declaring(operator.client)) as master:
+    async with a_master(declaring(operator)) as master:
         await operator.grant(2)
         await operator.report(0)
         await operator.report(1, "Pending")
@@ -124,7 +154,7 @@ async def test_granted_and_reported_pods_become_the_masters_nodes(operator: Oper
 
 
 async def test_a_failed_pod_is_ordered_again_under_a_new_name_until_it_is_there(operator: Operator) -> None:
-    async with a_master(declaring(operator.client)):
+    async with a_master(declaring(operator)):
         await operator.grant(2)
         await operator.report(0)
         await operator.report(1, resource={"memory": "1000Mi"})
@@ -139,7 +169,7 @@ async def test_a_failed_pod_is_ordered_again_under_a_new_name_until_it_is_there(
 
 
 async def test_a_pod_that_is_no_longer_reported_is_gone(operator: Operator) -> None:
-    async with a_master(declaring(operator.client)) as master:
+    async with a_master(declaring(operator)) as master:
         await operator.grant(1)
         await operator.report(0)
         await until(master, lambda view: len(view.nodes) == 1)
@@ -150,7 +180,7 @@ async def test_a_pod_that_is_no_longer_reported_is_gone(operator: Operator) -> N
 
 
 async def test_a_lower_grant_drains_the_named_and_orders_their_removal(operator: Operator) -> None:
-    async with a_master(declaring(operator.client)) as master:
+    async with a_master(declaring(operator)) as master:
         await operator.grant(2)
         await operator.report(0)
         await operator.report(1)
@@ -164,13 +194,13 @@ async def test_a_lower_grant_drains_the_named_and_orders_their_removal(operator:
 
 async def test_the_next_master_stands_by_what_the_one_before_had_ordered(operator: Operator) -> None:
     state = MemoryState()
-    async with a_master(declaring(operator.client), state):
+    async with a_master(declaring(operator), state):
         await operator.grant(2)
         await operator.report(0)
         await operator.report(1)
         await operator.report(1, "Failed", exitCode=137)
         before = await operator.ordered(lambda spec: bool(spec.get("createPods")))
-    async with a_master(declaring(operator.client), state) as master:
+    async with a_master(declaring(operator), state) as master:
         await until(master, lambda view: view.target == 2)
         await operator.report(0, host="elsewhere")
         after = await operator.ordered(lambda spec: True)
@@ -178,13 +208,82 @@ async def test_the_next_master_stands_by_what_the_one_before_had_ordered(operato
 
 
 async def test_nothing_is_written_while_nothing_changes(operator: Operator) -> None:
-    async with a_master(declaring(operator.client)) as master:
+    async with a_master(declaring(operator)) as master:
         await operator.grant(1)
         await operator.report(0)
         await until(master, lambda view: len(view.nodes) == 1)
         for number in range(20):
             await operator.report(0, reason=f"again {number}")
         assert [call for call in operator.server.calls if call[0] == "apply"] == []
+
+
+async def test_a_master_orders_nothing_of_another_job_of_the_same_name(operator: Operator) -> None:
+    late = declaring(operator)
+    async with a_master(declaring(operator)) as master:
+        late.serve(master)
+        await operator.grant(1)
+        await operator.report(0)
+        await until(master, lambda view: len(view.nodes) == 1)
+        await operator.make_another()
+        await operator.grant(3)
+        operator.pods.clear()
+        await operator.tell()
+        with pytest.raises(Superseded, match="another one now"):
+            await late.run()
+        assert master.view().target == 1
+        assert (await operator.ordered(lambda spec: True)) == {}
+
+
+async def test_a_plan_that_was_lost_and_made_again_is_told_the_orders_again(operator: Operator) -> None:
+    async with a_master(declaring(operator)):
+        await operator.grant(1)
+        await operator.report(0)
+        await operator.report(0, "Failed", exitCode=137)
+        before = await operator.ordered(lambda spec: bool(spec.get("createPods")))
+        lost = await operator.client.get(SCALE_PLANS, "j-auto", namespace="default")
+        await operator.client.delete(SCALE_PLANS, "j-auto", namespace="default")
+        meta = {name: lost["metadata"][name] for name in ("name", "namespace", "ownerReferences")}
+        await operator.client.create(SCALE_PLANS, {"metadata": meta, "spec": {}})
+        again = await operator.ordered(lambda spec: bool(spec.get("createPods")))
+        assert again["createPods"] == before["createPods"]
+
+
+async def test_what_is_changed_in_a_jobs_spec_reaches_its_master_and_what_is_wrong_does_not(operator: Operator) -> None:
+    async with a_master(declaring(operator)) as master:
+        await operator.change(min=2, max=6)
+        await until(master, lambda view: (view.min_nodes, view.max_nodes) == (2, 6))
+        await operator.change(min=9)
+        await operator.grant(3)
+        view = await until(master, lambda view: view.target == 3)
+        assert (view.min_nodes, view.max_nodes) == (2, 6)
+        await operator.change(min=3)
+        await until(master, lambda view: view.min_nodes == 3)
+
+
+async def test_an_agent_is_told_of_as_many_workers_as_there_may_be(operator: Operator) -> None:
+    async with a_master(declaring(operator)) as master:
+        await operator.change(max=20)
+        await operator.grant(1)
+        await operator.report(0)
+        await until(master, lambda view: view.max_nodes == 20 and len(view.nodes) == 1)
+        hello = Hello(
+            protocol=PROTOCOL,
+            job="j",
+            node="worker-0",
+            incarnation=1,
+            host="h",
+            address="127.0.0.1",
+            slots=1,
+            pid=1,
+            generation=0,
+            sdk=True,
+        )
+        for granted, most in ((1, 20), (30, 30)):
+            await operator.grant(granted)
+            await until(master, lambda view, granted=granted: view.target == granted)  # type: ignore[misc]
+            connection = await connect(master.url, token=KEYS.token(Purpose.AGENT), hello=hello)
+            assert connection.welcome.max_workers == most
+            await connection.close()
 
 
 # PodScaler ---------------------------------------------------------------------------------------------------------
@@ -204,9 +303,16 @@ def report(pod: Pod) -> PodReport:
     return PodReport(name=pod.metadata.name, role="worker", id=number, rank=rank, phase=phase)
 
 
-def acting(client: Client) -> PodScaler:
+def acting(operator: Operator) -> PodScaler:
     return PodScaler(
-        client, namespace="default", job="j", labels="job=j", manifest=manifest, report=report, settings=SETTINGS
+        operator.client,
+        namespace="default",
+        job="j",
+        uid=operator.uid,
+        labels="job=j",
+        manifest=manifest,
+        report=report,
+        settings=SETTINGS,
     )
 
 
@@ -221,7 +327,7 @@ async def pods_are(operator: Operator, *names: str) -> None:
 
 
 async def test_pods_are_created_up_to_the_grant_and_replaced_when_they_fail(operator: Operator) -> None:
-    async with a_master(acting(operator.client), grows=False) as master:
+    async with a_master(acting(operator), grows=False) as master:
         await operator.grant(2)
         await pods_are(operator, "j-worker-0", "j-worker-1")
         await operator.grant(3)
@@ -232,7 +338,7 @@ async def test_pods_are_created_up_to_the_grant_and_replaced_when_they_fail(oper
 
 
 async def test_a_pod_that_somebody_deletes_is_replaced(operator: Operator) -> None:
-    async with a_master(acting(operator.client), grows=False):
+    async with a_master(acting(operator), grows=False):
         await operator.grant(1)
         await pods_are(operator, "j-worker-0")
         await operator.client.delete(PODS, "j-worker-0", namespace="default", grace_seconds=0)
@@ -249,7 +355,7 @@ async def test_what_the_server_refuses_is_tried_again_until_it_is_so() -> None:
         operator = Operator(server, client)
         await operator.begin()
         await operator.grant(2)
-        async with a_master(acting(client), grows=False):
+        async with a_master(acting(operator), grows=False):
             async with asyncio.timeout(PATIENCE):
                 while server.calls.count(("create", "pods")) < 6:
                     await asyncio.sleep(0.01)
@@ -258,7 +364,7 @@ async def test_what_the_server_refuses_is_tried_again_until_it_is_so() -> None:
 
 
 async def test_a_node_is_removed_by_its_uid(operator: Operator) -> None:
-    async with a_master(acting(operator.client), grows=False):
+    async with a_master(acting(operator), grows=False):
         await operator.grant(2)
         await pods_are(operator, "j-worker-0", "j-worker-1")
         await operator.grant(1, "j-worker-0")

@@ -1,14 +1,17 @@
 """One job, decided: `handle(job, event, now)` says what the job is next and what must be done.
 
 `values` has the nouns, `handle` the one door for events, `failures` what a loss leads to, `members` who is launched
-and who leaves, `takeover` how a new master begins, `resume` how a job does of which nothing runs, `looks` the view for
-people. The master is a shell around
-`handle`; so is the simulation.
+and who leaves, `forgetting` what is left of those who ended long ago, `respecify`
+what may change in a job that has begun, `takeover` how a new master begins, `resume` how
+a job does of which nothing runs, `looks` the view for people. The master is a shell around `handle`; so is the
+simulation.
 """
 
+from shoal.core.job.forgetting import is_forgotten
 from shoal.core.job.handle import admit, deadline, handle, new_job
 from shoal.core.job.looks import view
-from shoal.core.job.members import has_news, refusal, staying
+from shoal.core.job.members import is_news, refusal, staying
+from shoal.core.job.respecify import following
 from shoal.core.job.resume import resumed
 from shoal.core.job.takeover import fenced, noted, reconcile, taken_over
 from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
@@ -22,8 +25,10 @@ __all__ = [
     "admit",
     "deadline",
     "fenced",
+    "following",
     "handle",
-    "has_news",
+    "is_forgotten",
+    "is_news",
     "new_job",
     "noted",
     "reconcile",

@@ -3,14 +3,14 @@
 Events of nodes that are not live, or that speak for an earlier incarnation, change nothing: they are late.
 """
 
-import sys
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from shoal.core import ledger, world
 from shoal.core.exits import ExitCause, ProcessExit, cause_of, describe
-from shoal.core.job import data, failures, members
+from shoal.core.job import data, failures, forgetting, members
+from shoal.core.job.respecify import difference, respecified, world_settings
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import (
     KEPT_SPEED,
@@ -41,6 +41,7 @@ from shoal.core.job.values import (
     Scale,
     ScaleAsked,
     Seen,
+    SpecChanged,
     StepGained,
     StopAsked,
     StopNode,
@@ -49,7 +50,7 @@ from shoal.core.job.values import (
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
 from shoal.core.plans import ScalePlan
 from shoal.core.view import JobPhase
-from shoal.core.world import Break, Pause, Prepare, Rendezvous, Standing, WorldSettings
+from shoal.core.world import Break, Pause, Prepare, Rendezvous, Standing
 
 Turned = tuple[Job, tuple[Effect, ...]]
 
@@ -61,15 +62,6 @@ def new_job(spec: JobSpec, settings: JobSettings, *, nodes: int, awaited_joins: 
 
 def fresh_job(spec: JobSpec, settings: JobSettings, now: datetime) -> Job:
     """A job that has no nodes yet."""
-    rendezvous = Rendezvous(
-        settings=WorldSettings(
-            min_nodes=spec.min_nodes,
-            # Where the platform decides how many there are, its grant is the limit, and may grow beyond what was said.
-            max_nodes=sys.maxsize if spec.platform_grows else spec.max_nodes,
-            node_unit=spec.node_unit,
-            last_call=settings.last_call,
-        )
-    )
     return Job(
         spec=spec,
         settings=settings,
@@ -77,7 +69,7 @@ def fresh_job(spec: JobSpec, settings: JobSettings, now: datetime) -> Job:
         phase=JobPhase.STARTING,
         reason="the job starts",
         started=now,
-        rendezvous=rendezvous,
+        rendezvous=Rendezvous(settings=world_settings(spec, settings)),
         gain=Gain(at=now),
     )
 
@@ -116,6 +108,8 @@ def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tup
         return job, Rejected(reason=f"job {job.spec.name} is ending: {job.reason}")
     if node is None:
         return _admit_newcomer(job, now)
+    if known is None and forgetting.is_forgotten(job, node):
+        return job, Rejected(reason=f"{node} is no longer of job {job.spec.name}: it ended long ago")
     if known is None:
         return job, Rejected(reason=f"job {job.spec.name} has no node {node}")
     if not known.is_live:
@@ -182,6 +176,8 @@ def _react(turn: Turn, event: Event) -> None:
             members.scale(turn, event)
         case NodesAnnounced(nodes=nodes):
             members.adopt(turn, nodes)
+        case SpecChanged(spec=spec):
+            _respecified(turn, spec)
         case StopAsked(reason=reason, grace=grace):
             failures.end(turn, JobPhase.STOPPED, reason, grace=grace)
         case _:
@@ -190,6 +186,15 @@ def _react(turn: Turn, event: Event) -> None:
                 _react_to_node(turn, event, node)
             elif isinstance(event, NodeExited) and event.node in turn.job.unexplained:
                 failures.explained(turn, event.node, event.exit)
+
+
+def _respecified(turn: Turn, spec: JobSpec) -> None:
+    """Those who wait may be enough now, or too few."""
+    before = turn.job.spec
+    turn.job = respecified(turn.job, spec)
+    if turn.job.ending is None and turn.job.spec != before:
+        turn.say(f"the job's spec has changed: {difference(before, turn.job.spec)}")
+        turn.follow(world.ticked(turn.job.rendezvous, now=turn.now))
 
 
 def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
@@ -429,6 +434,7 @@ def _tick(turn: Turn, late: timedelta) -> None:
     failures.check_stopped(turn)
     failures.check_hang(turn)
     _check_short(turn)
+    forgetting.forget(turn)
 
 
 def _pardon(turn: Turn, late: timedelta) -> None:

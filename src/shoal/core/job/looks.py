@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from shoal.core.job import data
+from shoal.core.job.forgetting import restarts_of
 from shoal.core.job.values import Gain, Job
 from shoal.core.nodes import Node
 from shoal.core.view import ENDED, JobPhase, JobView, NodeView, ProcessView
@@ -31,6 +32,7 @@ def view(job: Job, now: datetime) -> JobView:
         samples=job.gain.samples,
         steps_per_second=_speed(job.gain, now),
         metrics=dict(job.gain.metrics),
+        restarts=job.forgotten_restarts + restarts_of(job.nodes.values()),
         nodes=tuple(_node(job, node) for node in job.nodes.values()),
         resizes=job.resizes,
         decisions=job.decisions,

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from shoal.core import world
+from shoal.core.job.forgetting import is_forgotten
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import Announced, Job, Scale, ScaleAsked
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
@@ -67,7 +68,7 @@ def adopt(turn: Turn, announced: tuple[Announced, ...]) -> None:
             resource=each.resource,
         )
         for each in announced
-        if each.node not in turn.job.nodes
+        if each.node not in turn.job.nodes and not is_forgotten(turn.job, each.node)
     )
     if nodes:
         turn.say(f"the platform adds {', '.join(node.id for node in nodes)}")
@@ -78,6 +79,12 @@ def has_news(known: Node, announced: Announced) -> bool:
     """Whether the platform says something about a live node that was not known: what it has is settled when its Pod is
     made, which may be after it was first told of."""
     return known.is_live and announced.resource not in (NodeResource(), known.resource)
+
+
+def is_news(job: Job, announced: Announced) -> bool:
+    """Whether the platform tells of a node that is not known, or what is not known of one."""
+    known = job.nodes.get(announced.node)
+    return not is_forgotten(job, announced.node) if known is None else has_news(known, announced)
 
 
 def launch(turn: Turn, count: int, *, reason: str) -> None:

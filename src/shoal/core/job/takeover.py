@@ -10,17 +10,29 @@ from datetime import datetime
 
 from shoal.core import ledger
 from shoal.core.job import data
+from shoal.core.job.respecify import difference, following, respecified
 from shoal.core.job.turn import Turn
-from shoal.core.job.values import Job, Reuniting
+from shoal.core.job.values import Job, JobSpec, Reuniting
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
 
 
-def taken_over(job: Job, now: datetime, *, reason: str, term: int = 0, is_replayed: bool = False) -> Job:
+def taken_over(
+    job: Job,
+    now: datetime,
+    *,
+    reason: str,
+    term: int = 0,
+    is_replayed: bool = False,
+    asked: JobSpec | None = None,
+) -> Job:
     """The job as a new master takes it on from its records. `is_replayed`: agents were told more than those tell, and
-    will say it again."""
+    will say it again. `asked`: what the user asks for now, when that may have changed since."""
     if job.ended is not None:
         return job
+    if asked is not None and (spec := following(job, asked)) != job.spec:
+        reason = f"{reason}; the job's spec has changed: {difference(job.spec, spec)}"
+        job = respecified(job, asked)
     until = now + job.settings.suspect_after_restart
     seen = {
         node: replace(known, connected=False, unheard=True, at=now, suspect_until=until)

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from shoal.core.exits import ProcessExit
 from shoal.core.hang import HangSettings
 from shoal.core.ledger import Ledger, Owner, Wake
-from shoal.core.nodes import Node, NodeId, ProcessSeen
+from shoal.core.ledger.intervals import Ranges
+from shoal.core.nodes import Node, NodeId, ProcessSeen, Role
 from shoal.core.plans import NodeResource, ScalePlan
 from shoal.core.recovery import Budget, RecoverySettings
 from shoal.core.rounds import Round, RoundAnswer
@@ -198,6 +199,10 @@ class Job:
     unexplained: Mapping[NodeId, Unexplained] = field(default_factory=dict)
     restored: Mapping[Owner, int] = field(default_factory=dict)
     """Of each process that restored a checkpoint and may not know yet that it did, the last time, by its own count."""
+    forgotten: Mapping[Role, Ranges] = field(default_factory=dict)
+    """The numbers of nodes that ended long ago and are not among `nodes` any more."""
+    forgotten_restarts: int = 0
+    """How many restarts those were."""
     resumed: int = 0
     """How many times all of it was gone and it was begun again from its records."""
 
@@ -350,6 +355,13 @@ class NodesAnnounced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpecChanged:
+    """The user asks for something else now; see `respecify`. Said again, it changes nothing."""
+
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     reason: str
     grace: timedelta | None = None
@@ -380,7 +392,7 @@ NodeEvent = (
     | DataAsked
 )
 
-Event = NodeEvent | NodesAnnounced | ScaleAsked | StopAsked | Ticked
+Event = NodeEvent | NodesAnnounced | ScaleAsked | SpecChanged | StopAsked | Ticked
 
 
 # What can be done ----------------------------------------------------------------------------------------

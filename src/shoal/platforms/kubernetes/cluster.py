@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 from shoal.api.labels import JOB_NAME, JOB_UID
 from shoal.api.scaleplan import JOB_LABEL
 from shoal.core.errors import Denied, NameTaken, Outdated
-from shoal.core.pods import PodSeen
-from shoal.platforms.kubernetes.cache import Change, Updated, by_owner
+from shoal.core.pods import PodPhase, PodSeen
+from shoal.platforms.kubernetes.cache import Change, Removed, Updated, by_owner
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import (
     AlreadyExists,
@@ -66,8 +66,12 @@ _KINDS: Mapping[str, Kind[Any]] = {
 _MADE_ONCE = frozenset({SECRETS.kind, SCALE_PLANS.kind})
 """Kinds whose contents are somebody else's, or never change, once they exist."""
 _BY_JOB = "job"
-_GATHERING = 0.05
-"""How long a look at a job may wait for more news of its Pods: they come in bursts, and one look serves all."""
+_SOON = 0.05
+"""How long a look at a job may wait when a Pod has ended: more are likely to follow, and one look serves all."""
+_GATHERING = 1.0
+"""The same where nobody waits for an answer: Pods that begin, and what was written to a status, mostly by ourselves. A
+look at once would find one Pod more each time and write it down, which costs more calls than making the Pods. The Job
+controller of Kubernetes waits as long."""
 
 
 class KubernetesCluster:
@@ -82,11 +86,14 @@ class KubernetesCluster:
         namespace: str | None = None,
         settings: InformerSettings | None = None,
         writer: Client | None = None,
+        gathering: float = _GATHERING,
     ) -> None:
-        """`namespace` None: all of them. `writer`: the same client behind a fence, for everything that changes."""
+        """`namespace` None: all of them. `writer`: the same client behind a fence, for everything that changes.
+        `gathering`: seconds that a look may wait for more news where nobody waits for an answer."""
         self._client = writer or client
         self._recorder = recorder
         self._manager = manager
+        self._gathering = gathering
         index = {_BY_JOB: _named_jobs}
         self._jobs = Informer(client, ELASTIC_JOBS, namespace=namespace, indexers={"name": _name}, settings=settings)
         self._plans = Informer(client, SCALE_PLANS, namespace=namespace, indexers=index, settings=settings)
@@ -104,23 +111,28 @@ class KubernetesCluster:
 
         def job(change: Change[Any]) -> None:
             meta = metadata_of(change.object)
-            wake(meta.namespace, meta.name, 0.0)
+            wake(meta.namespace, meta.name, self._patience(change))
 
         def plan(change: Change[Any]) -> None:
             seen = (change.before, change.object) if isinstance(change, Updated) else (change.object,)
             for namespace, name in dict.fromkeys(_job_of(each) for each in seen):
                 if name:
-                    wake(namespace, name, 0.0)
+                    wake(namespace, name, self._patience(change))
 
         def pod(change: Change[Pod]) -> None:
             name = change.object.metadata.labels.get(JOB_NAME)
             if name and not (isinstance(change, Updated) and pod_seen(change.before) == pod_seen(change.object)):
-                wake(change.object.metadata.namespace, name, _GATHERING)
+                wake(change.object.metadata.namespace, name, self._gathering if _begins(change) else _SOON)
 
         self._jobs.on_change(job)
         self._plans.on_change(plan)
         self._resources.on_change(plan)
         self._pods.on_change(pod)
+
+    def _patience(self, change: Change[Any]) -> float:
+        """How long a look may wait after news of a job or a plan."""
+        asks_the_same = isinstance(change, Updated) and _asked(change.before) == _asked(change.object)
+        return self._gathering if asks_the_same else 0.0
 
     def known_jobs(self) -> Sequence[tuple[str, str]]:
         """All jobs that are there or that a plan names."""
@@ -185,9 +197,7 @@ class KubernetesCluster:
         }
         try:
             await self._client.apply(kind, body, manager=self._manager, subresource="status")
-        except NotFound:
-            return
-        except Conflict as exc:
+        except (Conflict, NotFound) as exc:
             raise Outdated(str(exc)) from exc
         except (Forbidden, Invalid) as exc:
             _refused(exc)
@@ -257,6 +267,18 @@ class KubernetesCluster:
                 f"{kind.kind} {meta.namespace}/{meta.name} exists and belongs to somebody else; "
                 "it is left alone: delete it, or rename the job"
             )
+
+
+def _asked(obj: Json) -> tuple[Any, ...]:
+    """What changes of an object when somebody asks for something else."""
+    meta = obj["metadata"]
+    return tuple(meta.get(name) for name in ("uid", "generation", "labels", "annotations", "deletionTimestamp"))
+
+
+def _begins(change: Change[Pod]) -> bool:
+    """Whether a Pod is on its way to run, or runs."""
+    seen = None if isinstance(change, Removed) else pod_seen(change.object)
+    return seen is not None and not seen.deleting and seen.phase in (PodPhase.PENDING, PodPhase.RUNNING)
 
 
 def _with_kind(obj: Json, kind: Kind[Any]) -> Json:

@@ -7,6 +7,7 @@ as `Orders`, which are absolute: as long as an order stands and is not carried o
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 
 from shoal.api.elasticjob import Role as ApiRole
 from shoal.api.resources import Resource, of_spec, to_spec
@@ -20,6 +21,8 @@ MANAGED = frozenset({ApiRole.WORKER})
 """Roles whose members the master knows. The operator has a setting of the same meaning."""
 THERE = frozenset({"Pending", "Running", "Unknown"})
 ENDED = frozenset({"Succeeded", "Failed", "Deleted"})
+MOST_AVOIDED = 64
+"""So many hosts a plan takes for one Pod; a job that knows of more bad ones has another problem."""
 _KILLED = 128 + 9
 
 
@@ -96,6 +99,14 @@ class Orders:
         """Whether they ask for the same, for whatever reason."""
         return (self.create, self.remove) == (other.create, other.remove)
 
+    def up_to(self, most: int) -> "Orders":
+        """The first so many of each: a plan takes no more. The rest are declared when those are carried out."""
+        return replace(
+            self,
+            create=dict(islice(self.create.items(), most)),
+            remove=frozenset(sorted(self.remove)[:most]),
+        )
+
 
 def ordered(orders: Orders, plan: ScalePlan, *, job: str, reports: Iterable[PodReport]) -> Orders:
     """The orders with those of a plan. Said again, they change nothing."""
@@ -165,6 +176,6 @@ def _entry(name: str, node: Node, replaces: str | None, known: Mapping[str, PodR
         id=node.number,
         rank_index=node.seat,
         resource=None if resource == Resource() else to_spec(resource),
-        avoid_hosts=sorted(hosts) or None,
+        avoid_hosts=sorted(hosts)[:MOST_AVOIDED] or None,
         replaces=replaces,
     )

@@ -5,6 +5,7 @@ master's report, `status.training`, and nothing else of the status: the rest is 
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from shoal.api.elasticjob import Decision, ElasticJob, OptimizeMode, Role, Training
+from shoal.api.elasticjob import API_VERSION, Decision, ElasticJob, OptimizeMode, Role, Training
 from shoal.api.jobspec import JobDefaults, normalise
+from shoal.api.validation import problems
 from shoal.core.errors import BadInput
 from shoal.core.job.values import JobSpec
 from shoal.core.view import JobView
@@ -21,6 +23,7 @@ from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import (
     ApiError,
+    Conflict,
     Forbidden,
     NotFound,
     NotServed,
@@ -29,7 +32,8 @@ from shoal.platforms.kubernetes.errors import (
     Unavailable,
 )
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
-from shoal.platforms.kubernetes.scaler import MANAGER
+from shoal.platforms.kubernetes.objects import Json
+from shoal.platforms.kubernetes.scaler import MANAGER, check_uid
 
 log = logging.getLogger("shoal.master")
 
@@ -85,6 +89,20 @@ def understood(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
     )
 
 
+def still_understood(found: Json, defaults: JobDefaults | None = None) -> JobSpec | None:
+    """What a job asks for that has changed; None: it is not valid any more. The operator says so in its status."""
+    found = {"apiVersion": API_VERSION, "kind": "ElasticJob", **found}
+    wrong = problems(found)
+    if wrong:
+        log.warning("the job as it is now is not valid (%s): what it asked for before still counts", wrong[0])
+        return None
+    try:
+        return understood(msgspec.convert(found, ElasticJob), defaults)
+    except (BadInput, msgspec.ValidationError) as exc:
+        log.warning("the job as it is now is not understood (%s): what it asked for before still counts", exc)
+        return None
+
+
 def first_ask(job: ElasticJob, defaults: JobDefaults | None = None) -> dict[Role, int]:
     """How many members of each role the master asks for when nobody has said, before anything is known of the job.
 
@@ -115,7 +133,7 @@ def training_of(view: JobView, term: int) -> Training:
         step=view.step,
         samples=view.samples,
         sdk=view.sdk,
-        restarts=sum(node.incarnation - 1 + (node.status == "failed") for node in view.nodes),
+        restarts=view.restarts,
         error=None if view.error is None else view.error[-LONGEST_ERROR:],
         last_decision=None if last is None else Decision(reason=_cut(last.reason), at=last.at),
     )
@@ -134,19 +152,24 @@ class Reporter:
         *,
         namespace: str,
         name: str,
+        uid: str,
         look: Callable[[], Training],
         now: Callable[[], datetime],
         backoff: Backoff | None = None,
     ) -> None:
+        """`uid`: of the job that is reported on; a job that took its name is none of ours."""
         self._client = client
-        self._namespace, self._name = namespace, name
+        self._namespace, self._name, self._uid = namespace, name, uid
         self._look, self._now = look, now
         self._backoff = backoff or Backoff(limit_seconds=10.0)
         self._said: Training | None = None
         self._said_at: datetime | None = None
 
     async def run(self) -> None:
-        """Report until cancelled. Trouble is said and tried again: nothing of the job depends on it."""
+        """Report until cancelled. Trouble is said and tried again: nothing of the job depends on it.
+
+        Raises `Superseded` when another job has the name: the one that this master was of is gone.
+        """
         failures = 0
         while True:
             report = self._look()
@@ -155,7 +178,8 @@ class Reporter:
             await asyncio.sleep(LOOK_SECONDS if not failures else self._backoff.seconds(failures, 1.0))
 
     async def last_word(self) -> None:
-        """Report until it is accepted: how the job ended must not be lost. Returns also when the job is gone."""
+        """Report until it is accepted: how the job ended must not be lost. Returns also when the job is gone.
+        Raises `Superseded` as `run` does."""
         failures = 0
         while not await self._say(self._look(), failures):
             failures += 1
@@ -174,7 +198,7 @@ class Reporter:
 
     async def _say(self, report: Training, failures: int) -> bool:
         body = {
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {"name": self._name, "namespace": self._namespace, "uid": self._uid},
             "status": {"training": msgspec.to_builtins(report)},
         }
         try:
@@ -182,8 +206,16 @@ class Reporter:
         except NotFound:
             log.warning("ElasticJob %s/%s is gone: nobody to report to", self._namespace, self._name)
         except ApiError as exc:
+            if isinstance(exc, Conflict):
+                await self._check_name()
             if failures & (failures - 1) == 0:
                 log.warning("the report could not be written: %s; trying again", exc)
             return False
         self._said, self._said_at = report, self._now()
         return True
+
+    async def _check_name(self) -> None:
+        """Raises `Superseded` if another job has the name."""
+        with contextlib.suppress(ApiError):
+            found = await self._client.get(ELASTIC_JOBS, self._name, namespace=self._namespace)
+            check_uid(found["metadata"]["uid"], self._uid, f"{self._namespace}/{self._name}")

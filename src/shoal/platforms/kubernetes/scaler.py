@@ -20,10 +20,12 @@ from typing import Any, Protocol
 import msgspec
 
 from shoal.api.elasticjob import Grant, Role
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.meta import ObjectMeta
 from shoal.api.scaleplan import PodReport, ReplicaResourceSpecs, ScalePlanSpec, ScalePlanStatus
+from shoal.core.errors import Superseded
 from shoal.core.exits import ProcessExit
-from shoal.core.job.values import Announced
+from shoal.core.job.values import Announced, JobSpec
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
 from shoal.platforms.kubernetes.backoff import Backoff
@@ -38,6 +40,7 @@ log = logging.getLogger("shoal.master")
 
 MANAGER = "shoal-master"
 WORKER = "worker"
+Understand = Callable[[Json], JobSpec | None]
 
 
 class Desk(Protocol):
@@ -51,6 +54,8 @@ class Desk(Protocol):
         ended: Mapping[NodeId, ProcessExit],
         known: frozenset[NodeId] | None = None,
     ) -> None: ...
+
+    def specified(self, spec: JobSpec) -> None: ...
 
     def granted(self, count: int, *, victims: frozenset[NodeId], who: str) -> None: ...
 
@@ -88,11 +93,19 @@ class _Watching:
     """What both scalers do: watch the job's grant, know what is there, tell the desk, keep the orders."""
 
     def __init__(
-        self, client: Client, *, namespace: str, job: str, settings: ScalerSettings | None, rng: random.Random | None
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        job: str,
+        uid: str,
+        understand: Understand | None,
+        settings: ScalerSettings | None,
+        rng: random.Random | None,
     ) -> None:
         self.settings = settings or ScalerSettings()
         self._client = client
-        self._namespace, self._job = namespace, job
+        self._namespace, self._job, self._uid = namespace, job, uid
         self._rng = rng or random.Random()
         self._desk: Desk | None = None
         self._woken = asyncio.Event()
@@ -101,6 +114,9 @@ class _Watching:
         self._seen: frozenset[str] = frozenset()
         self._parting: dict[str, float] = {}
         """Pods that are about to end by themselves, and when they are deleted if they have not."""
+        self._understand = understand
+        self._understood: tuple[int | None, JobSpec | None] = (None, None)
+        """The generation of the job that was last looked at, and what it asks for."""
         self._jobs = self._informer(ELASTIC_JOBS, fields=f"metadata.name={job}")
 
     def serve(self, desk: Desk) -> None:
@@ -139,6 +155,8 @@ class _Watching:
     def _observe(self, reports: tuple[PodReport, ...]) -> None:
         assert self._desk is not None
         self._reports = reports
+        if (spec := self._spec()) is not None:
+            self._desk.specified(spec)
         self._seen |= {report.name for report in reports}
         found = sighting(reports)
         self._desk.announced(found.announced)
@@ -153,11 +171,28 @@ class _Watching:
         self._orders = settled(self._orders, reports, seen=self._seen)
 
     def _grant(self) -> Grant | None:
+        job = self._own_job()
+        return None if job is None or job.status is None else job.status.grant
+
+    def _spec(self) -> JobSpec | None:
+        """What the job asks for; None: nothing that can be understood, so what it asked for before still counts."""
+        job, found = self._own_job(), self._jobs.get(self._namespace, self._job)
+        if job is None or found is None or self._understand is None:
+            return None
+        generation, spec = self._understood
+        if job.metadata.generation != generation:
+            spec = self._understand(found) or spec
+            self._understood = (job.metadata.generation, spec)
+        return spec
+
+    def _own_job(self) -> _Job | None:
+        """The job, if it is there. Raises `Superseded` when another has its name."""
         found = self._jobs.get(self._namespace, self._job)
         if found is None:
             return None
-        status = msgspec.convert(found, _Job).status
-        return None if status is None else status.grant
+        job = msgspec.convert(found, _Job)
+        check_uid(job.metadata.uid, self._uid, f"{self._namespace}/{self._job}")
+        return job
 
     def _informer(self, kind: Any, *, fields: str | None = None, labels: str | None = None) -> Informer[Any]:
         informer: Informer[Any] = Informer(
@@ -181,6 +216,12 @@ class _Watching:
             self._woken.set()
 
 
+def check_uid(found: str | None, uid: str, job: str) -> None:
+    """Raises `Superseded` when the job of that name is another than ours."""
+    if found != uid:
+        raise Superseded(f"job {job} is another one now ({found}): the one that this master was of ({uid}) is gone")
+
+
 def granted(grant: Grant) -> int:
     return next((each.count for each in grant.counts or () if each.role == WORKER), 0)
 
@@ -194,19 +235,32 @@ class ElasticJobScaler(_Watching):
         *,
         namespace: str,
         job: str,
+        uid: str,
         asks: Mapping[Role, int] | None = None,
+        understand: Understand | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`asks`: how many members of each role the master asks for; what users ask for goes first."""
-        super().__init__(client, namespace=namespace, job=job, settings=settings, rng=rng)
+        """`uid`: the job's; one that took its name is none of ours. `asks`: how many members of each role the master
+        asks for; what users ask for goes first. `understand`: what a job means that has changed, None if it means
+        nothing."""
+        super().__init__(
+            client, namespace=namespace, job=job, uid=uid, understand=understand, settings=settings, rng=rng
+        )
         self._asks = dict(asks or {})
         self._auto = f"{job}-auto"
         self._plans = self._informer(SCALE_PLANS, fields=f"metadata.name={self._auto}")
-        self._declared: Orders | None = None
+        self._declared: tuple[str, Orders] | None = None
+        """What stands in the plan, and the uid of that plan."""
 
     async def run(self) -> None:
-        """Keep the orders declared and the desk informed, until cancelled."""
+        """Keep the orders declared and the desk informed, until cancelled. Raises `Superseded`."""
+        try:
+            await self._run()
+        except* Superseded as group:
+            raise group.exceptions[0] from None
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._jobs.run())
             tasks.create_task(self._plans.run())
@@ -233,7 +287,7 @@ class ElasticJobScaler(_Watching):
             create = {entry.name: entry for entry in plan.spec.create_pods or ()}
             remove = frozenset(entry.name for entry in plan.spec.remove_pods or ())
             if plan.spec.replica_resource_specs == _counts(self._asks):
-                self._declared = Orders(create=create, remove=remove)
+                self._declared = (plan.metadata.uid or "", Orders(create=create, remove=remove))
             self._orders = Orders(
                 create={**create, **self._orders.create},
                 remove=remove | self._orders.remove,
@@ -241,8 +295,12 @@ class ElasticJobScaler(_Watching):
             )
 
     def _plan(self) -> _Plan | None:
+        """The job's plan. One that is another job's, of the same name, is none: ours is gone or not made yet."""
         found = self._plans.get(self._namespace, self._auto)
-        return None if found is None else msgspec.convert(found, _Plan)
+        plan = None if found is None else msgspec.convert(found, _Plan)
+        if plan is None or self._uid not in (owner.uid for owner in plan.metadata.owner_references or ()):
+            return None
+        return plan
 
     def _answer(self) -> tuple[PodReport, ...]:
         """Without an answer what was last known still is."""
@@ -250,9 +308,12 @@ class ElasticJobScaler(_Watching):
         return self._reports if plan is None or plan.status is None else tuple(plan.status.pods or ())
 
     async def _declare(self) -> None:
-        orders = self._orders
-        before = self._declared
-        if before is not None and before.are_as(orders):
+        """In the plan that the operator made for this job; when that is there, if it is not yet."""
+        plan, orders = self._plan(), self._orders.up_to(MAX_ENTRIES)
+        if plan is None:
+            return
+        uid = plan.metadata.uid or ""
+        if self._declared is not None and self._declared[0] == uid and self._declared[1].are_as(orders):
             return
         spec: Json = {
             "replicaResourceSpecs": {str(role): {"replicas": count} for role, count in self._asks.items()},
@@ -260,10 +321,10 @@ class ElasticJobScaler(_Watching):
             "removePods": [{"name": name} for name in sorted(orders.remove)],
             "reason": orders.reason[:1024],
         }
-        metadata = {"name": self._auto, "namespace": self._namespace}
-        plan = {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
-        await self._client.apply(SCALE_PLANS, plan, manager=MANAGER)
-        self._declared = orders
+        metadata = {"name": self._auto, "namespace": self._namespace, "uid": uid}
+        body = {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
+        await self._client.apply(SCALE_PLANS, body, manager=MANAGER)
+        self._declared = (uid, orders)
 
 
 def _counts(asks: Mapping[Role, int]) -> ReplicaResourceSpecs | None:
@@ -284,13 +345,17 @@ class PodScaler(_Watching):
         *,
         namespace: str,
         job: str,
+        uid: str,
         labels: str,
         manifest: Callable[[Node], Json],
         report: Callable[[Pod], PodReport | None],
+        understand: Understand | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        super().__init__(client, namespace=namespace, job=job, settings=settings, rng=rng)
+        super().__init__(
+            client, namespace=namespace, job=job, uid=uid, understand=understand, settings=settings, rng=rng
+        )
         self._pods: Informer[Pod] = self._informer(PODS, labels=labels)
         self._manifest = manifest
         self._report = report
@@ -302,7 +367,13 @@ class PodScaler(_Watching):
         await super().scale(plan)
 
     async def run(self) -> None:
-        """Make the orders so and keep the desk informed, until cancelled."""
+        """Make the orders so and keep the desk informed, until cancelled. Raises `Superseded`."""
+        try:
+            await self._run()
+        except* Superseded as group:
+            raise group.exceptions[0] from None
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._jobs.run())
             tasks.create_task(self._pods.run())

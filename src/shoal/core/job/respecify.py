@@ -1,0 +1,67 @@
+"""What may change in a job that has begun: its bounds, its budgets, its limits.
+
+Its name, its command and where its checkpoints go may not. How many processes a node has may only while there is no
+node: those that are there have as many as they were started with.
+"""
+
+import sys
+from dataclasses import replace
+
+from shoal.core.job.values import Job, JobSettings, JobSpec
+from shoal.core.world import WorldSettings
+
+_WORDS = {
+    "min_nodes": "at least {} nodes",
+    "max_nodes": "at most {} nodes",
+    "node_unit": "nodes in units of {}",
+    "max_restarts": "{} restarts for each seat",
+    "memory_limit": "at most {} MiB of memory for a node",
+    "nproc": "{} processes per node",
+}
+
+
+def world_settings(spec: JobSpec, settings: JobSettings) -> WorldSettings:
+    return WorldSettings(
+        min_nodes=spec.min_nodes,
+        # Where the platform decides how many there are, its grant is the limit, and may grow beyond what was said.
+        max_nodes=sys.maxsize if spec.platform_grows else spec.max_nodes,
+        node_unit=spec.node_unit,
+        last_call=settings.last_call,
+    )
+
+
+def following(job: Job, asked: JobSpec) -> JobSpec:
+    """The job's spec when this is what is asked for now."""
+    has_nodes = any(node.is_live for node in job.nodes.values())
+    return replace(
+        job.spec,
+        min_nodes=asked.min_nodes,
+        max_nodes=asked.max_nodes,
+        node_unit=asked.node_unit,
+        max_restarts=asked.max_restarts,
+        memory_limit=asked.memory_limit,
+        nproc=job.spec.nproc if has_nodes else asked.nproc,
+    )
+
+
+def respecified(job: Job, asked: JobSpec) -> Job:
+    """The job as it goes on with what is asked for now. What seats have spent of their budgets stays spent."""
+    spec = following(job, asked)
+    if spec == job.spec:
+        return job
+    return replace(
+        job,
+        spec=spec,
+        rendezvous=replace(job.rendezvous, settings=world_settings(spec, job.settings)),
+        budgets={seat: replace(budget, limit=spec.max_restarts) for seat, budget in job.budgets.items()},
+    )
+
+
+def difference(before: JobSpec, after: JobSpec) -> str:
+    """What has changed, in words."""
+    changed = [name for name in _WORDS if getattr(before, name) != getattr(after, name)]
+    said = [
+        "no limit of memory" if getattr(after, name) is None else _WORDS[name].format(getattr(after, name))
+        for name in changed
+    ]
+    return ", ".join(said)
