@@ -1,6 +1,9 @@
 """The state as an image: every type by its raw bytes, wrong things by their names, counts that go on."""
 
+import contextlib
 import copy
+import resource
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,6 +54,21 @@ class Agent:
 
     def checkpoints(self) -> Known:
         return Known(memory=tuple(self.copies), directory=str(self.directory) if self.directory else None)
+
+
+class TwoSlots(Agent):
+    """Makes the second slot when it is asked to have both ready, and gives them in turn."""
+
+    def slot(self, nbytes: int) -> SlotGiven:
+        self.made += 1
+        return SlotGiven(slot=self.made % 2, path=self._path(self.made % 2, nbytes))
+
+    def slots(self, nbytes: int) -> tuple[str, ...]:
+        return self._path(0, nbytes), self._path(1, nbytes)
+
+    def _path(self, number: int, nbytes: int) -> str:
+        path = self.home.path / str(number)
+        return str(path if path.exists() else self.home.make(str(number), nbytes))
 
 
 @pytest.fixture
@@ -135,6 +153,23 @@ def test_a_state_that_has_its_memory_already_is_written_over_in_place(home: Home
     assert_equal(everything(state), wanted)
     now = [t for each in state.optimizer.state.values() for t in each.values()]
     assert [t.data_ptr() for t in now] == [t.data_ptr() for t in moments]
+
+
+def page_faults(act: Callable[[], object]) -> int:
+    """Of this thread."""
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    act()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def test_after_the_first_save_the_next_one_finds_its_memory_ready() -> None:
+    with contextlib.closing(Home()) as home:
+        checkpoints = connected(a_state(width=200_000), TwoSlots(home))
+        first = page_faults(checkpoints.save)
+        for thread in threading.enumerate():
+            if thread.name == "shoal-prepare":
+                thread.join()
+        assert page_faults(checkpoints.save) < first / 10
 
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float8_e5m2, torch.bool, torch.int64, torch.complex64, torch.uint16]
