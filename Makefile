@@ -10,6 +10,8 @@ READY := .venv/.ready
 SEEDS ?= 100000
 PYTEST_FLAGS ?=
 CLUSTER_FLAGS ?=
+# The rarer seeds as well: make test-cluster CLUSTER_TESTS=cluster
+CLUSTER_TESTS ?= cluster and not slow
 
 help: ## Tell what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +32,7 @@ test-slow: $(READY) ## The slow tier alone
 
 test-cluster: $(READY) ## The tests on real Kubernetes clusters (wants Go, and root for Pods that run)
 	@if command -v go >/dev/null; then hack/kube/build >/dev/null || true; fi # tests say what they then miss
-	@$(BIN)/python -m pytest -m cluster $(PYTEST_FLAGS) tests/cluster
+	@$(BIN)/python -m pytest -m "$(CLUSTER_TESTS)" $(PYTEST_FLAGS) tests/cluster
 
 cluster: $(READY) ## Start a Kubernetes cluster here and leave it running (wants Go, and root for Pods that run)
 	@$(BIN)/python -m hack.kube.harness up $(CLUSTER_FLAGS)
