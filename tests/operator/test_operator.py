@@ -281,3 +281,42 @@ async def test_nothing_is_made_for_a_job_that_went_while_it_was_decided_on() -> 
         await stage.until(lambda: not stage.server.objects(ELASTIC_JOBS), "it is gone")
         await asyncio.sleep(0.3)
         assert not [call for call in stage.server.calls if call == ("create", "pods")]
+
+
+async def test_a_plans_resource_reaches_pods_that_run() -> None:
+    async with a_stage() as stage, stage.operator():
+        role = a_role(replicas=1, resource={"cpu": 1, "memory": "1Gi"})
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": role})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        uid = stage.pods()["mnist-worker-0"]["metadata"]["uid"]
+        plan = {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"resource": {"memory": "2Gi"}}}}
+        await stage.apply(SCALE_PLANS, "more", plan)
+
+        def has() -> dict[str, Any]:
+            found: dict[str, Any] = stage.pods()["mnist-worker-0"]["spec"]["containers"][0]["resources"]
+            return found
+
+        await stage.until(lambda: has()["requests"]["memory"] == "2048Mi", "resized")
+        assert has() == {"requests": {"cpu": "1", "memory": "2048Mi"}, "limits": {"memory": "2048Mi"}}
+        assert stage.pods()["mnist-worker-0"]["metadata"]["uid"] == uid
+
+
+async def test_a_resize_that_is_refused_is_said_once_and_the_pod_stays() -> None:
+    tries = 0
+
+    async def refuses(_: Any, *what: Any) -> None:
+        nonlocal tries
+        tries += 1
+        raise Denied("InvalidObject", "not with this kind of Pod")
+
+    async with a_stage() as stage, stage.operator(resize_pod=refuses) as operator:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        plan = {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"resource": {"memory": "2Gi"}}}}
+        await stage.apply(SCALE_PLANS, "more", plan)
+        await stage.until(lambda: "ResizeRefused" in stage.events(), "it is said")
+        for _ in range(3):
+            operator.wake_all()
+            await asyncio.sleep(0.05)
+        assert tries == 1
+        assert stage.running() == ["mnist-worker-0"]

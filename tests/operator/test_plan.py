@@ -906,3 +906,40 @@ def test_a_priority_without_a_class_is_said() -> None:
     served.settle()
     assert "priority" not in message(served, "Admitted")
     assert "PriorityIgnored" not in served.notices
+
+
+def test_running_members_get_a_roles_new_resource_in_place_where_the_server_can() -> None:
+    world = World(a_job(worker=a_role(replicas=2, resource={"cpu": 1, "memory": "1Gi"})))
+    world.can_resize = True
+    world.settle()
+    assert not world.step().resize
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=4096))}))
+    plan = world.step()
+    assert [each.pod.name for each in plan.resize] == ["mnist-worker-0", "mnist-worker-1"]
+    assert plan.resize[0].resources["requests"] == {"cpu": "1", "memory": "4096Mi"}
+    assert not plan.delete
+    world.settle()
+    assert {(pod.resource.cpu, pod.resource.memory) for pod in world.live(W)} == {(1.0, 4096)}
+    assert world.plans["ScalePlan/more"].status.conditions["Admitted"].message == ""
+    assert not world.step().resize
+
+
+def test_where_the_server_cannot_only_new_members_get_it_and_the_plan_says_so() -> None:
+    world = World(a_job(worker=a_role(replicas=2, max=3, resource={"memory": "1Gi"})))
+    world.settle()
+    world.put(a_plan("more", worker=3, roles={W: RoleAsk(replicas=3, resource=Resource(memory=4096))}))
+    world.settle()
+    assert sorted(pod.resource.memory for pod in world.live(W)) == [1024, 1024, 4096]
+    said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
+    assert "2 running members keep what they have" in said
+    assert "cannot resize" in said
+
+
+def test_what_nobody_asked_for_is_not_changed_back() -> None:
+    """A webhook or an autoscaler may have given a Pod something else than its template says."""
+    world = World(a_job(worker=a_role(replicas=1, resource={"memory": "1Gi"})))
+    world.can_resize = True
+    world.settle()
+    pod = world.pods["mnist-worker-0"]
+    world.pods["mnist-worker-0"] = replace(pod, resource=Resource(memory=2048))
+    assert not world.step().resize

@@ -17,9 +17,10 @@ from tests.operator.world import World
 
 from shoal.api.elasticjob import Role
 from shoal.api.labels import ROLE
+from shoal.api.resources import Resource
 from shoal.operator.memory import MemberState
 from shoal.operator.plan import JobPlan
-from shoal.operator.snapshot import Training
+from shoal.operator.snapshot import RoleAsk, Training
 
 W = Role.WORKER
 MOST = 6
@@ -33,9 +34,10 @@ class Job(RuleBasedStateMachine):
         self.ids: dict[str, str] = {}
         """Of each id ever recorded, the uid of its Pod."""
 
-    @initialize(count=st.integers(1, 4), answers=st.booleans())
-    def begin(self, count: int, answers: bool) -> None:
+    @initialize(count=st.integers(1, 4), answers=st.booleans(), resizes=st.booleans())
+    def begin(self, count: int, answers: bool, resizes: bool) -> None:
         self.world = World(a_job(worker=a_role(replicas=count, max=MOST), parameterServer=a_role(max=3)))
+        self.world.can_resize = resizes
         if answers:
             self.world.job = replace(self.world.job, training=Training(phase="running"))
 
@@ -48,12 +50,20 @@ class Job(RuleBasedStateMachine):
         roles = {**spec.roles, W: replace(spec.worker, replicas=count)}
         self.world.job = replace(self.world.job, spec=replace(spec, roles=roles))
 
-    @rule(name=st.sampled_from("ab"), count=st.integers(0, 9) | st.none(), servers=st.integers(0, 4), number=numbers)
-    def plan(self, name: str, count: int | None, servers: int, number: int) -> None:
+    @rule(
+        name=st.sampled_from("ab"),
+        count=st.integers(0, 9) | st.none(),
+        servers=st.integers(0, 4),
+        number=numbers,
+        memory=st.sampled_from([None, None, 512, 1024]),
+    )
+    def plan(self, name: str, count: int | None, servers: int, number: int, memory: int | None) -> None:
         self.generations[name] = self.generations.get(name, 0) + 1
-        asks = {"ps": servers} | ({} if count is None else {"worker": count})
+        asks = {Role.PS: RoleAsk(replicas=servers)}
+        if count is not None or memory is not None:
+            asks[W] = RoleAsk(replicas=count, resource=Resource(memory=memory))
         moved = (a_move(W, number, memory=2048),) if number < 6 else ()
-        self.world.put(a_plan(name, generation=self.generations[name], migrate=moved, **asks))
+        self.world.put(a_plan(name, generation=self.generations[name], migrate=moved, roles=asks))
 
     @rule(name=st.sampled_from("ab"))
     def unplan(self, name: str) -> None:
@@ -209,6 +219,7 @@ class Job(RuleBasedStateMachine):
         assert plan.status == world.job.status
         assert not plan.create
         assert not plan.delete
+        assert not plan.resize
 
 
 TestJob = Job.TestCase

@@ -14,9 +14,10 @@ from tests.operator.builders import NOW, SETTINGS, a_job
 
 from shoal.api.elasticjob import ElasticJobStatus, Role
 from shoal.api.labels import ROLE, TERM
+from shoal.api.resources import of_list
 from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.memory import MemberState
-from shoal.operator.plan import JobPlan, plan_job
+from shoal.operator.plan import JobPlan, Resize, plan_job
 from shoal.operator.recall import job_status
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot, Training
@@ -31,6 +32,7 @@ class World:
         self.pods: dict[str, PodSeen] = {}
         self.prepared: str | None = None
         self.has_auto_plan = False
+        self.can_resize = False
         self.now: datetime = NOW
         self.born: list[str] = []
         """Every Pod ever made, in order."""
@@ -49,6 +51,7 @@ class World:
             plans=tuple(self.plans.values()),
             pods=tuple(self.pods.values()),
             has_auto_plan=self.has_auto_plan,
+            can_resize=self.can_resize,
             prepared=self.prepared,
             made=self.made,
         )
@@ -92,6 +95,7 @@ class World:
         if plan.status != self.job.status:
             acts.append(lambda: self._write(plan))
         acts += [lambda ref=ref: self.delete(ref.name) for ref in plan.delete]
+        acts += [lambda each=each: self._resize(each) for each in plan.resize]
         if plan.ensure or plan.check:
             acts.append(lambda: self._prepare(plan))
         acts += [lambda manifest=manifest: self._make(manifest) for manifest in plan.create]
@@ -111,6 +115,10 @@ class World:
         self.prepared = plan.form
         self.has_auto_plan = True
 
+    def _resize(self, each: Resize) -> None:
+        pod = self.pods[each.pod.name]
+        self.pods[pod.name] = replace(pod, resource=of_list(each.resources["requests"]).over(pod.resource))
+
     def _delete_job(self) -> None:
         self.is_deleted = True
 
@@ -129,6 +137,7 @@ class World:
             id=int(meta["labels"][TERM] if role == "master" else name.rpartition("-")[2]),
             rank=int(meta["labels"].get("elastic.iml.github.io/rank-hint", 0)),
             created_at=self.now,
+            resource=of_list((manifest["spec"]["containers"][0].get("resources") or {}).get("requests") or {}),
         )
 
     # What happens in a cluster -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alon
 from shoal.operator.memory import MemberState, Memory
 from shoal.operator.moves import advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
-from shoal.operator.pods import NoPod, master_pod, member_pod
+from shoal.operator.pods import NoPod, master_pod, member_pod, resized
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanSeen, PlanStatus, RoleCounts, Snapshot
 from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
@@ -38,6 +38,15 @@ _WARNINGS = frozenset({"MemberLost", "MasterLost", "MigrationFailed"})
 class PodRef:
     name: str
     uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """What a running Pod's training container should have instead."""
+
+    pod: PodRef
+    container: str
+    resources: Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +71,7 @@ class JobPlan:
     """What is prepared once all of `ensure` or `check` is there."""
     create: tuple[Manifest, ...] = ()
     delete: tuple[PodRef, ...] = ()
+    resize: tuple[Resize, ...] = ()
     delete_job: bool = False
     notices: tuple[Notice, ...] = ()
     recheck_at: datetime | None = None
@@ -171,6 +181,7 @@ class _Decision:
             form=form,
             create=(*creations, *self._members(asks)),
             delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in (*crew.to_delete(), *master.delete)),
+            resize=self._resizes(asks) if self.snapshot.can_resize else (),
             notices=self._notices(status),
             recheck_at=now if more else min((due for due in dues if due is not None and due > now), default=None),
         )
@@ -245,6 +256,37 @@ class _Decision:
                 made.append(member_pod(self.job, self.spec, needs, member, resource, self.settings))
         return made
 
+    def _unlike(self, asks: Asks, role: Role) -> list[tuple[PodSeen, Resource]]:
+        """Running Pods of a role that a plan has given another resource since, and what they should have."""
+        wanted = asks.roles[role]
+        if not wanted.sized_by or self.spec.suspend:
+            return []
+        found = []
+        for member in self.crew.live(role):
+            pod, target = self.crew.pods.get(member.name), member.resource.over(wanted.resource)
+            if pod is not None and pod.is_running and replace(target.over(pod.resource), gpu_type=None) != pod.resource:
+                found.append((pod, target))
+        return found
+
+    def _resizes(self, asks: Asks) -> tuple[Resize, ...]:
+        found = []
+        for role in ROLES:
+            needs = needs_of(self.spec, role)
+            for pod, target in self._unlike(asks, role):
+                if needs is not None and (pod.resource.cpu, pod.resource.memory) != (target.cpu, target.memory):
+                    container, resources = resized(needs, target, self.settings)
+                    ref = PodRef(name=pod.name, uid=pod.uid)
+                    found.append(Resize(pod=ref, container=container, resources=resources))
+        return tuple(found)
+
+    def _remark(self, plan: PlanSeen, asks: Asks) -> str:
+        """What a plan does not change."""
+        count = sum(len(self._unlike(asks, role)) for role in ROLES if asks.roles[role].sized_by == plan.ask)
+        if not count:
+            return ""
+        why = "" if self.snapshot.can_resize else " (this server cannot resize Pods)"
+        return f"{count} running members keep what they have until it is changed in place{why}; new ones get it"
+
     def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
         return {
             plan.ask: judge(
@@ -253,6 +295,7 @@ class _Decision:
                 status.memory,
                 status.counts,
                 refusals=refusals if plan.auto else (),
+                remark=self._remark(plan, asks),
                 pods=report(self.crew.members, self.crew.pods) if plan.auto else (),
                 now=self.now,
             )

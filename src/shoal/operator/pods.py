@@ -179,6 +179,20 @@ def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: 
     limits.update({name: amount for name, amount in amounts.items() if name != "cpu" or "cpu" in limits})
 
 
+def resized(needs: RoleNeeds, resource: Resource, settings: OperatorSettings) -> tuple[str, Manifest]:
+    """The training container's name, and of what a new Pod with this resource would get, what a running one can."""
+    pod = copy.deepcopy(needs.template["spec"])
+    _size(pod, resource, of_template(needs.template), settings)
+    container = pod["containers"][0]
+    written = container.get("resources") or {}
+    parts = {part: _changeable(written.get(part) or {}) for part in ("requests", "limits")}
+    return container["name"], {part: amounts for part, amounts in parts.items() if amounts}
+
+
+def _changeable(amounts: Mapping[str, Any]) -> Manifest:
+    return {name: amount for name, amount in amounts.items() if name in ("cpu", "memory")}
+
+
 def _part(of: dict[str, Any], name: str) -> dict[str, Any]:
     """A part of the template, made when it is missing or null."""
     of[name] = of.get(name) or {}

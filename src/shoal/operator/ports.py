@@ -57,6 +57,14 @@ class Cluster(Protocol):
         """Delete this very Pod. That it is gone is fine."""
         ...
 
+    async def can_resize(self) -> bool:
+        """Whether the server changes what running Pods have."""
+        ...
+
+    async def resize_pod(self, namespace: str, name: str, uid: str, container: str, resources: Json) -> None:
+        """Give a container of this very Pod these resources, while it runs. That it is gone is fine."""
+        ...
+
     async def delete_job(self, namespace: str, name: str, uid: str) -> None: ...
 
     def tell(self, about: Json, *, reason: str, note: str, warning: bool) -> None:

@@ -21,7 +21,7 @@ from shoal.api.labels import MASTER, ROLE
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.masters import master_name
-from shoal.operator.plan import JobPlan, plan_job
+from shoal.operator.plan import JobPlan, Resize, plan_job
 from shoal.operator.ports import Cluster, Json
 from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
@@ -84,6 +84,8 @@ class Reconciler:
         self._said: dict[str, tuple[str, PlanStatus]] = {}
         """Of each plan, in which version it was found to say what it should."""
         self._plans_of: dict[str, list[str]] = {}
+        self._resized: dict[str, dict[str, Resize]] = {}
+        """Of each job's Pods, by their uids, what was asked for them last: once, whatever becomes of it."""
         self._creating = asyncio.Semaphore(settings.parallel_writes)
 
     async def reconcile(self, key: Key) -> timedelta | None:
@@ -108,6 +110,7 @@ class Reconciler:
         plan, seen = await self._plan(job, plans, before)
         again = await self._record(there, job, plan, seen)
         await self._act(job, plan)
+        await self._resize(there, job, plan)
         now = self._clock()
         if self._troubles(job) != before:
             return timedelta(0)  # something is refused, or no longer: say so
@@ -135,6 +138,7 @@ class Reconciler:
             plans=tuple(plan for _, plan in seen.values()),
             pods=tuple(pods),
             has_auto_plan=any(plan.auto for _, plan in seen.values()),
+            can_resize=_names_resources(seen.values()) and await self._cluster.can_resize(),
             troubles=troubles,
             prepared=self._prepared.get(job.uid),
             made=made,
@@ -209,6 +213,19 @@ class Reconciler:
         parts = self._held.get(job.uid, {})
         return tuple(dict.fromkeys(trouble for part in Part if part in parts for trouble in parts[part].troubles))
 
+    async def _resize(self, there: Json, job: JobSeen, plan: JobPlan) -> None:
+        """Change running Pods in place. One that cannot be changed so keeps what it has, and that is said."""
+        asked = self._resized.get(job.uid, {})
+        new = [each for each in plan.resize if asked.get(each.pod.uid) != each]
+        self._resized[job.uid] = {each.pod.uid: each for each in plan.resize}
+        resize, namespace = self._cluster.resize_pod, job.key.namespace
+        for each in new:
+            pod = each.pod
+            call = partial(resize, namespace, pod.name, pod.uid, each.container, each.resources)
+            for trouble in await self._all([call]):
+                note = f"{pod.name} keeps what it has: {trouble.message}"
+                self._cluster.tell(there, reason="ResizeRefused", note=note, warning=True)
+
     async def _ensure(self, job: JobSeen, form: str | None, manifest: Json) -> None:
         """What is there already is not asked for again while the rest still fails: each try gets a bit further."""
         done = self._ensured.setdefault(job.uid, set())
@@ -264,9 +281,14 @@ class Reconciler:
             self._held.pop(uid, None)
             self._ensured.pop(uid, None)
             self._made.pop(uid, None)
+            self._resized.pop(uid, None)
             for plan in self._plans_of.pop(uid, ()):
                 self._said.pop(plan, None)
             self._reader.forget(uid)
+
+
+def _names_resources(seen: Iterable[tuple[Json, PlanSeen]]) -> bool:
+    return any(not ask.resource.is_silent for _, plan in seen for ask in plan.roles.values())
 
 
 def _until(moment: datetime | None, now: datetime) -> timedelta | None:

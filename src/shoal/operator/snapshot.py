@@ -241,6 +241,8 @@ class Snapshot:
     pods: tuple[PodSeen, ...] = ()
     """Of members and of masters."""
     has_auto_plan: bool = False
+    can_resize: bool = False
+    """The server changes what a running Pod has."""
     troubles: tuple[Trouble, ...] = ()
     prepared: str | None = None
     """The form of the fixed objects that this process has made and not yet recorded."""

@@ -26,6 +26,7 @@ def judge(
     counts: Mapping[Role, RoleCounts],
     *,
     refusals: Sequence[Refusal] = (),
+    remark: str = "",
     pods: tuple[PodReport, ...] = (),
     now: datetime,
 ) -> PlanStatus:
@@ -46,7 +47,7 @@ def judge(
     in_force = plan.auto or plan.ask in asks.winning or not plan.roles
     said = {
         PlanCondition.ACCEPTED: Said(TRUE, "Accepted", ""),
-        PlanCondition.ADMITTED: _admitted(in_force=in_force, trims=trims),
+        PlanCondition.ADMITTED: _admitted(in_force=in_force, trims=trims, remark=remark),
         PlanCondition.COMPLETED: _completed(plan, asks, memory, counts, in_force=in_force),
     }
     return _status(plan, said, trims=trims, done=done, pods=pods, now=now)
@@ -103,12 +104,13 @@ def _report(member: Member, pod: PodSeen | None) -> PodReport:
     )
 
 
-def _admitted(*, in_force: bool, trims: tuple[Trim, ...]) -> Said:
+def _admitted(*, in_force: bool, trims: tuple[Trim, ...], remark: str) -> Said:
     if not in_force:
         return Said(FALSE, "Superseded", "a later ask names the same roles")
     if trims:
-        return Said(TRUE, "Trimmed", "; ".join(f"{trim.what}: {trim.reason}" for trim in trims[:4]))
-    return Said(TRUE, "Granted", "")
+        words = [f"{trim.what}: {trim.reason}" for trim in trims[:4]] + ([remark] if remark else [])
+        return Said(TRUE, "Trimmed", "; ".join(words))
+    return Said(TRUE, "Granted", remark)
 
 
 def _completed(

@@ -229,7 +229,8 @@ async def test_a_master_orders_nothing_of_another_job_of_the_same_name(operator:
         operator.pods.clear()
         await operator.tell()
         with pytest.raises(Superseded, match="another one now"):
-            await late.run()
+            async with asyncio.timeout(PATIENCE):
+                await late.run()
         assert master.view().target == 1
         assert (await operator.ordered(lambda spec: True)) == {}
 

@@ -17,7 +17,7 @@ from shoal.api.scaleplan import JOB_LABEL
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import PodPhase, PodSeen
 from shoal.platforms.kubernetes.cache import Change, Removed, Updated, by_owner
-from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.client import Client, Strategic
 from shoal.platforms.kubernetes.errors import (
     AlreadyExists,
     ApiError,
@@ -93,6 +93,7 @@ class KubernetesCluster:
         self._client = writer or client
         self._recorder = recorder
         self._manager = manager
+        self._can_resize: bool | None = None
         self._gathering = gathering
         index = {_BY_JOB: _named_jobs}
         self._jobs = Informer(client, ELASTIC_JOBS, namespace=namespace, indexers={"name": _name}, settings=settings)
@@ -245,6 +246,22 @@ class KubernetesCluster:
             return
         except Conflict as exc:
             raise Outdated(str(exc)) from exc
+
+    async def can_resize(self) -> bool:
+        if self._can_resize is None:
+            self._can_resize = await self._client.is_served(PODS, "resize")
+        return self._can_resize
+
+    async def resize_pod(self, namespace: str, name: str, uid: str, container: str, resources: Json) -> None:
+        change = {"metadata": {"uid": uid}, "spec": {"containers": [{"name": container, "resources": resources}]}}
+        try:
+            await self._client.patch(PODS, name, Strategic(change), namespace=namespace, subresource="resize")
+        except NotFound:
+            return
+        except Conflict as exc:
+            raise Outdated(str(exc)) from exc
+        except (Forbidden, Invalid) as exc:
+            _refused(exc)
 
     async def delete_job(self, namespace: str, name: str, uid: str) -> None:
         try:
