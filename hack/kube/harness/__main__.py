@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from . import teardown
+from . import shoal, teardown
 from .cluster import Cluster
 from .parts import Unavailable
 
@@ -24,6 +24,7 @@ def main() -> int:
     starting.add_argument(
         "--hosts", type=int, default=10, help="simulated hosts with 8 GPUs each (default: %(default)s)"
     )
+    starting.add_argument("--bare", action="store_true", help="do not install Shoal")
     starting.add_argument(
         "--apply", action="append", type=Path, default=[], metavar="FILE", help="manifests to install"
     )
@@ -49,16 +50,17 @@ def up(chosen: argparse.Namespace) -> int:
     try:
         cluster.start()
         cluster.hosts.add(chosen.hosts, gpus=8, taints=[SIMULATED] if is_root else [])
+        job = None if chosen.bare else shoal.install(cluster, chosen.folder, has_node=is_root)
         for manifests in chosen.apply:
             cluster.kubectl("apply", "--server-side", "-f", str(manifests))
     except BaseException:
         cluster.stop()
         raise
-    print(told(cluster, chosen.hosts, is_root))
+    print(told(cluster, chosen.hosts, is_root, job))
     return 0
 
 
-def told(cluster: Cluster, hosts: int, has_node: bool) -> str:
+def told(cluster: Cluster, hosts: int, has_node: bool, job: Path | None) -> str:
     """What people want to know about the cluster that is now there."""
     lines = [f"A cluster is up, with {hosts} simulated hosts (8 GPUs each; their Pods do nothing)"]
     if has_node:
@@ -71,10 +73,25 @@ def told(cluster: Cluster, hosts: int, has_node: bool) -> str:
         f"  export KUBECONFIG={cluster.kubeconfig}",
         f"  export PATH={cluster.programs}:$PATH",
         "  kubectl get nodes",
+        *trying(job),
         "",
         f"Logs are in {cluster.processes.logs}. To end it: make cluster-down",
     ]
     return "\n".join(lines)
+
+
+def trying(job: Path | None) -> list[str]:
+    """What to type next with Shoal."""
+    if job is None:
+        return []
+    shoal_command = Path(sys.executable).with_name("shoal")
+    return [
+        f"  export PATH={shoal_command.parent}:$PATH",
+        f"  shoal submit {job}         # trains a small CNN in Pods",
+        "  shoal get; shoal why cnn; shoal logs cnn -f",
+        "  kubectl scale ej/cnn --replicas=3",
+        "  kubectl delete pod cnn-worker-0        # training goes on",
+    ]
 
 
 def down(chosen: argparse.Namespace) -> int:
