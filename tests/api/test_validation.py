@@ -56,6 +56,11 @@ def test_kubectl_scale_may_write_beside_replica_specs() -> None:
     assert problems(written) == ()
 
 
+def test_a_whole_number_is_written_without_a_point() -> None:
+    (problem,) = problems(a_job(worker={"restartCount": 4.0}))
+    assert (problem.field, "without a point" in problem.message) == ("spec.worker.restartCount", True)
+
+
 def test_a_null_is_as_good_as_nothing() -> None:
     assert problems(a_job(worker={"min": None}, evaluator=None, suspend=None)) == ()
     assert problems(a_job(worker={"template": None}))[0].field == "spec"

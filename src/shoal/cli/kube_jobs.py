@@ -180,7 +180,8 @@ def describe(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
 def why(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
         job = _job(await _named(cluster, name))
-        lines = kube_text.why(job, await _plans(cluster, name), await _events(cluster, job), datetime.now(UTC))
+        events = [each for each in await _events(cluster, job) if each.is_about_job or each.kind == "Warning"]
+        lines = kube_text.why(job, await _plans(cluster, name), events, datetime.now(UTC))
         if output == "json":
             print(json.dumps(lines, indent=2))
         elif output == "yaml":

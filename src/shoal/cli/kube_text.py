@@ -29,6 +29,11 @@ class EventLine:
     note: str
     count: int = 1
 
+    @property
+    def is_about_job(self) -> bool:
+        """Not about one of its Pods, of which every start and pull is told."""
+        return self.about.startswith("ElasticJob ")
+
 
 def _status(job: ElasticJob) -> ElasticJobStatus:
     return job.status or ElasticJobStatus()

@@ -186,16 +186,25 @@ class Reconciler:
         await self._all(partial(self._cluster.delete_pod, namespace, ref.name, ref.uid) for ref in plan.delete)
         if plan.delete_job:
             await self._cluster.delete_job(namespace, job.name, job.uid)
-        if not await self._try(job, Part.PREPARE, [partial(self._ensure, job, plan.form, m) for m in plan.ensure]):
+        if not await self._prepare(job, Part.PREPARE, plan.form, plan.ensure):
             return
         masters = [manifest for manifest in plan.create if manifest["metadata"]["labels"][ROLE] == MASTER]
         members = [manifest for manifest in plan.create if manifest["metadata"]["labels"][ROLE] != MASTER]
         await self._try(job, Part.MASTER, [partial(self._create, job, manifest) for manifest in masters])
         await self._try(job, Part.MEMBERS, [partial(self._create, job, manifest) for manifest in members])
-        checked = await self._try(job, Part.CHECK, [partial(self._ensure, job, plan.form, m) for m in plan.check])
+        checked = await self._prepare(job, Part.CHECK, plan.form, plan.check)
         if (plan.ensure or plan.check) and plan.form is not None and checked:
             self._prepared[job.uid] = plan.form
             self._ensured.pop(job.uid, None)
+
+    async def _prepare(self, job: JobSeen, part: Part, form: str | None, manifests: tuple[Json, ...]) -> bool:
+        """Make fixed objects: a binding last, for the server looks at the Role that it names."""
+        bindings = [each for each in manifests if each["kind"] == "RoleBinding"]
+        others = [each for each in manifests if each["kind"] != "RoleBinding"]
+        for wave in (others, bindings):
+            if not await self._try(job, part, [partial(self._ensure, job, form, each) for each in wave]):
+                return False
+        return True
 
     async def _try(self, job: JobSeen, part: Part, calls: list[Callable[[], Awaitable[None]]]) -> bool:
         """Make the calls of one part, unless it is held back. Returns whether all of it is done."""
