@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,6 +34,15 @@ async def kill_master(run: JobRun) -> None:
     os.kill(pid, signal.SIGKILL)
     await until("the next master", lambda: run.output.count("another one takes over") > told, run)
     await run.wait_for("all agents back", lambda s: all(n["connected"] for n in s["nodes"] if n["status"] == "running"))
+
+
+def pids(state: dict[str, Any]) -> set[int]:
+    """The training processes that agents have told of; a master hears of them with the next heartbeat."""
+    return {p["pid"] for node in state["nodes"] for p in node["processes"]}
+
+
+def done(state: dict[str, Any]) -> int:
+    return int(state["data"][0]["done"]) if state["data"] else 0
 
 
 # etcd ----------------------------------------------------------------------------------------------------
@@ -61,15 +71,12 @@ async def test_a_job_in_etcd_survives_its_masters_a_lost_term_and_a_power_cut(tm
     args = ("--log", str(records), "--size", "600", "--seconds", "0.02")
     flags = ("--nnodes", "2", "--store", store)
     async with shoal_run(tmp_path, *flags, script=SHARDS, script_args=args) as run:
-        before = await run.wait_for("some records", lambda s: bool(s["data"]) and s["data"][0]["done"] >= 40)
-        pids = {p["pid"] for node in before["nodes"] for p in node["processes"]}
+        before = await run.wait_for("some records", lambda s: len(pids(s)) == 2 and done(s) >= 40)
         await kill_master(run)
         delete(etcd, f"{prefix}/term")
         await kill_master(run)
-        after = await run.wait_for(
-            "more records", lambda s: bool(s["data"]) and s["data"][0]["done"] >= before["data"][0]["done"] + 20
-        )
-        assert {p["pid"] for node in after["nodes"] for p in node["processes"]} == pids
+        after = await run.wait_for("more records", lambda s: len(pids(s)) == 2 and done(s) >= done(before) + 20)
+        assert pids(after) == pids(before)
         assert any("the store had lost its term" in d["reason"] for d in after["decisions"])
         assert not (run.home / "jobs" / "job" / "state").exists()
         await power_cut(run)
