@@ -1,5 +1,7 @@
 """The contract of client, informer, elector and recorder, held by a real API server."""
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
@@ -14,7 +16,8 @@ from shoal.platforms.kubernetes.access import Identity
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.config import load
 from shoal.platforms.kubernetes.credentials import Fixed
-from shoal.platforms.kubernetes.objects import ROLE_BINDINGS, ROLES
+from shoal.platforms.kubernetes.errors import Forbidden
+from shoal.platforms.kubernetes.objects import PODS, ROLE_BINDINGS, ROLES
 
 READER = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
 
@@ -43,4 +46,15 @@ async def api(with_fish: Cluster, make_namespace: Callable[[Cluster], str]) -> A
         ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
         subject = {"kind": "ServiceAccount", "name": "reader", "namespace": namespace}
         await client.create(ROLE_BINDINGS, {"metadata": meta, "roleRef": ref, "subjects": [subject]})
+        await bound(other, namespace)
         yield Api(client, other, third, namespace)
+
+
+async def bound(reader: Client, namespace: str) -> None:
+    """Until the server goes by the binding: it hears of it by a watch of its own."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(Forbidden):
+                await reader.list(PODS, namespace=namespace)
+                return
+            await asyncio.sleep(0.02)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakSet
 
 import aiohttp
 from yarl import URL
@@ -182,14 +183,38 @@ class Transport:
         )
 
 
+_CLOSING_TURNS = 5
+"""Turns of the loop in which connections that were given up are really closed: TLS takes more than one."""
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Knows its connections to their end. One that was given up in the middle of an answer says goodbye in TLS and
+    waits for the same: nobody would see it closed when the loop ends meanwhile."""
+
+    def __init__(self, *, limit: int) -> None:
+        super().__init__(limit=limit)
+        self._made: WeakSet[asyncio.Transport] = WeakSet()
+
+    async def _create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        made = await super()._create_connection(*args, **kwargs)
+        if made.transport is not None:
+            self._made.add(made.transport)
+        return made
+
+    def abort(self) -> None:
+        for transport in list(self._made):
+            transport.abort()
+
+
 class _Pool:
     """Connections, and one TLS context per client certificate."""
 
     def __init__(self, access: Access, settings: ClientSettings) -> None:
         self._access = access
         self._base = access.server.rstrip("/")
+        self._connector = _Connector(limit=0)  # the slots bound the calls; watches need one each
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),  # the slots bound the calls; watches need one each
+            connector=self._connector,
             timeout=aiohttp.ClientTimeout(total=None),  # scopes do that
             headers={"User-Agent": settings.user_agent},
             skip_auto_headers=["Accept-Encoding"],
@@ -199,6 +224,9 @@ class _Pool:
 
     async def close(self) -> None:
         await self._session.close()
+        self._connector.abort()
+        for _ in range(_CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     async def request(
         self,
