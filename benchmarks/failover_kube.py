@@ -34,9 +34,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hack.kube.harness import Cluster
-
-from _clusters import ENVIRONMENT, Operator, elastic_job, simulated
+from _clusters import ENVIRONMENT, Cluster, Operator, elastic_job, simulated
 from _common import Row, end_tree, parse_options, progress, report
 from _fleets import SCRIPTS, Steps, free_port
 from failover import Kill, bare_start, pids, repeated_or_missing, step_seconds
