@@ -1,6 +1,7 @@
 """`shoal master --kubernetes`: what it must be told, and what it says when it was not."""
 
 import asyncio
+import base64
 import os
 import signal
 from dataclasses import replace
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tests.operator.builders import SETTINGS
+from tests.operator.stage import Stage, a_stage
 
 from shoal.cli.master import EXIT_HOPELESS, main
 from shoal.cli.master_pod import EXIT_TOLD, PORT, Place, place_of, run
@@ -17,6 +20,7 @@ from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import Permission
 from shoal.platforms.kubernetes.fake import FakeApiServer
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
+from shoal.platforms.kubernetes.objects import SECRETS
 
 GIVEN = {"SHOAL_JOB": "j", "SHOAL_NAMESPACE": "n", "SHOAL_TERM": "3", "SHOAL_POD_IP": "10.0.0.7"}
 
@@ -28,6 +32,15 @@ def test_a_pods_environment_says_who_the_master_is() -> None:
     assert place.max_members is None
     assert place_of({**GIVEN, "SHOAL_MAX_MEMBERS": "32"}).max_members == 32
     assert "10.0.0.7" in place.names  # the kubelet asks for its health there
+
+
+def test_who_makes_the_pods_is_said_by_name() -> None:
+    assert place_of(GIVEN).pod_settings is None
+    assert place_of({**GIVEN, "SHOAL_SCALER": "pod", "SHOAL_POD_SETTINGS": "{}"}).pod_settings == "{}"
+    with pytest.raises(BadInput, match="needs SHOAL_POD_SETTINGS"):
+        place_of({**GIVEN, "SHOAL_SCALER": "pod"})
+    with pytest.raises(BadInput, match="pod or elasticjob, got 'pods'"):
+        place_of({**GIVEN, "SHOAL_SCALER": "pods"})
 
 
 @pytest.mark.parametrize("name", ["SHOAL_JOB", "SHOAL_NAMESPACE", "SHOAL_TERM"])
@@ -103,3 +116,41 @@ async def a_job(client: Client) -> str:
     job = {"metadata": {"name": "j", "namespace": "default"}, "spec": {"worker": {"template": template}}}
     uid: str = (await client.create(ELASTIC_JOBS, job))["metadata"]["uid"]
     return uid
+
+
+async def test_where_masters_make_the_pods_operator_and_master_share_one_job(tmp_path: Path) -> None:
+    """Both are real: the operator grants, the master makes, and neither does what is the other's."""
+    template = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["true"]}]}}
+    async with a_stage(replace(SETTINGS, pod_scaler=True, gpu_resource="amd.com/gpu")) as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": {"template": template, "max": 4, "resource": {"gpu": 1}}})
+        await stage.until(lambda: "mnist-master-1" in stage.running("master"), "the master's Pod runs")
+        assert stage.running() == []
+        running = asyncio.create_task(run(placed(stage, tmp_path), stage.server.access()))
+        try:
+            await stage.until(lambda: stage.running() == ["mnist-worker-0", "mnist-worker-1"], "two asked for and made")
+            pod = stage.pods()["mnist-worker-0"]
+            (container,) = pod["spec"]["containers"]
+            assert container["command"][:2] == ["/shoal/bin/shoal", "agent"]
+            assert container["resources"]["limits"] == {"amd.com/gpu": "1"}
+            await stage.end("mnist-worker-1", 137)
+            await stage.until(lambda: stage.running() == ["mnist-worker-0", "mnist-worker-2"], "it is replaced")
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": {"template": template, "max": 4, "replicas": 3}})
+            await stage.until(lambda: len(stage.running()) == 3, "it grows with the grant")
+            await stage.until(lambda: stage.condition("Ready") == ("True", "AllMembersUp"), "the operator sees them")
+            assert stage.job()["status"]["grant"]["counts"] == [{"role": "worker", "count": 3}]
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+
+def placed(stage: Stage, secrets: Path) -> Place:
+    """The place of the master whose Pod the operator made, with its Secret mounted."""
+    (container,) = stage.pods()["mnist-master-1"]["spec"]["containers"]
+    for secret in stage.server.objects(SECRETS):
+        if secret["metadata"]["name"] == "mnist-token":
+            for name, value in secret["data"].items():
+                (secrets / name).write_bytes(base64.b64decode(value))
+    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    return place_of({**given, "SHOAL_SECRETS": str(secrets), "SHOAL_PORT": "0"})

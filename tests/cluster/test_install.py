@@ -48,6 +48,7 @@ EVERYTHING = {
         "sharedMemory": "8Gi",
         "master": {"cpu": "1", "memory": "1Gi", "memoryLimit": "2Gi"},
     },
+    "podScaler": {"enabled": True},
     "serviceAccount": {"name": "robot", "annotations": {"a.example/role": "1"}},
     "metrics": {"port": 9090, "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
 }
@@ -103,6 +104,7 @@ def test_the_chart_lints_and_its_flags_exist_whatever_is_set(helm: Path, values:
     assert config.image == container["image"]
     assert config.image_pull_secrets == tuple(each["name"] for each in given.get("imagePullSecrets", ()))
     assert config.priority_classes == given.get("jobs", {}).get("priorityClasses", {})
+    assert config.pod_scaler is given.get("podScaler", {}).get("enabled", False)
     assert config.max_members == given.get("jobs", {}).get("maxMembers", 8)
     assert {each["metadata"]["name"] for each in made if each["kind"] == "CustomResourceDefinition"} == (
         CRDS if given.get("crds", {}).get("install", True) else set()

@@ -53,14 +53,14 @@ def cluster(kwok: Cluster) -> Iterator[Cluster]:
 class Stage:
     """A namespace for jobs, and the operator beside it."""
 
-    def __init__(self, cluster: Cluster, namespace: str, log: Path) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, log: Path, *flags: str) -> None:
         self.jobs = Jobs(cluster, namespace)
         self.kubeconfig = cluster.service_account(NAMESPACE, "shoal-operator", create=False)
-        self._log = log
+        self._log, self._flags = log, flags
         self.start_operator()
 
     def start_operator(self) -> None:
-        flags = ("--home", NAMESPACE, "--drain", "1", "--ending", "1", "--silence", "1")
+        flags = ("--home", NAMESPACE, "--drain", "1", "--ending", "1", "--silence", "1", *self._flags)
         self.operator = Process(self.kubeconfig, "all", self._log, *flags)
 
 
@@ -184,6 +184,24 @@ def test_a_master_reads_and_patches_its_three_objects_and_nothing_else(stage: St
         ("create", "token", "other-master"),
     ):
         master.is_refused(*words, here)
+
+
+def test_a_master_that_makes_its_pods_has_those_of_its_namespace_as_well(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    """The server lets the operator grant it under the shipped roles, and the operator makes no worker."""
+    stage = Stage(cluster, make_namespace(cluster), tmp_path / "operator.log", "--pod-scaler")
+    jobs, namespace = stage.jobs, stage.jobs.namespace
+    jobs.make("mnist", worker={"replicas": 1})
+    jobs.wait_for_pods("mnist-master-1")
+    master = Person(cluster, cluster.service_account(namespace, "mnist-master", create=False))
+    more = {rule for rule in master.rules(namespace) if rule[1] in ("pods", "elasticjobs/finalizers")}
+    assert more == {
+        *(("", "pods", verb, "") for verb in ("get", "list", "watch", "create", "delete")),
+        (SHOAL, "elasticjobs/finalizers", "update", "mnist"),
+    }
+    master.is_refused("get", "secrets", f"--namespace={namespace}")
+    assert stage.operator.end() == 0
 
 
 def test_a_training_pod_has_no_token_and_its_identity_no_rights(stage: Stage) -> None:

@@ -36,6 +36,7 @@ class Story:
         nproc: int = 1,
         joins: int = 0,
         platform_grows: bool = False,
+        fills_grant: bool = False,
         memory_limit: int | None = None,
         **settings: object,
     ) -> None:
@@ -48,6 +49,7 @@ class Story:
             nproc=nproc,
             max_restarts=3,
             platform_grows=platform_grows,
+            fills_grant=fills_grant,
             memory_limit=memory_limit,
         )
         self.job, self.last = new_job(

@@ -1,5 +1,7 @@
 """A platform that adds nodes by itself: the job adopts what is announced, and asks only for replacements."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.job_builders import Story
@@ -15,6 +17,7 @@ from shoal.core.job.values import (
     NodesAnnounced,
     PeerLost,
     ScaleAsked,
+    SpecChanged,
 )
 from shoal.core.nodes import NodeId, NodeStatus
 from shoal.core.plans import NodeResource
@@ -210,3 +213,33 @@ def test_only_what_the_platform_has_told_of_can_be_missing() -> None:
     assert ([n.id for n in found.gone], [n.id for n in found.plan.launch_nodes]) == ([], ["worker-2"])
     found = reconcile(story.job, [], known=[NodeId("worker-0"), NodeId("worker-2")], reason="seen")
     assert ([n.id for n in found.gone], found.plan.launch_nodes) == (["worker-0", "worker-2"], ())
+
+
+# A platform that says only how many: the master makes the Pods ------------------------------------------------------
+
+
+def test_a_job_that_fills_its_grant_launches_by_itself_and_never_more_than_granted() -> None:
+    story = Story(nodes=0, platform_grows=True, fills_grant=True)
+    story.happen(ScaleAsked(count=2, who="the grant"))
+    assert story.launched() == list(TWO)
+    story.happen(announced(*TWO))  # what it launched comes back as the platform's word
+    story.train(*TWO)
+    story.happen(ScaleAsked(count=3, who="the grant"))
+    assert story.launched() == list(THREE)
+    assert "kubectl scale" in (refusal(story.job, 5) or "")
+
+
+def test_a_seat_of_a_granted_node_that_left_by_itself_is_not_filled_again() -> None:
+    story = Story(nodes=0, platform_grows=True, fills_grant=True)
+    story.happen(ScaleAsked(count=2, who="the grant"))
+    story.train(*TWO)
+    story.happen(NodeLeft(node=NodeId("worker-1")))
+    assert story.job.target == 2  # so the grant is no news
+    assert story.launched() == list(TWO)
+
+
+def test_who_fills_the_grant_may_change_from_master_to_master() -> None:
+    story = a_job(*TWO)
+    story.happen(SpecChanged(spec=replace(story.job.spec, fills_grant=True)))
+    story.happen(ScaleAsked(count=3, who="the grant"))
+    assert story.launched() == ["worker-2"]

@@ -1,6 +1,7 @@
 """What is shipped, as far as it can be judged without Helm and a cluster: up to date, and with flags that exist."""
 
 import base64
+import re
 from typing import Any
 
 import pytest
@@ -67,7 +68,8 @@ def test_the_operator_can_neither_list_nor_watch_secrets(shipped: list[Manifest]
                 assert not {"list", "watch", "delete", "update", "deletecollection"} & set(rule["verbs"])
 
 
-def test_the_operator_has_what_it_gives_to_masters(shipped: list[Manifest]) -> None:
+@pytest.mark.parametrize("pod_scaler", [False, True])
+def test_the_operator_has_what_it_gives_to_masters(shipped: list[Manifest], pod_scaler: bool) -> None:
     """Kubernetes lets nobody make a Role that grants more than its maker has."""
     has = {
         (group, resource, verb)
@@ -78,7 +80,7 @@ def test_the_operator_has_what_it_gives_to_masters(shipped: list[Manifest]) -> N
     }
     given = {
         (group, resource, verb)
-        for rule in master_role()["rules"]
+        for rule in master_role(pod_scaler=pod_scaler)["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -96,13 +98,25 @@ def test_a_masters_role_names_three_objects() -> None:
     }
 
 
-def master_role() -> Manifest:
+def test_masters_make_pods_only_where_the_chart_is_told_so(shipped: list[Manifest]) -> None:
+    pod = only(shipped, "Deployment", "shoal-operator")["spec"]["template"]["spec"]
+    args = pod["containers"][0]["args"]
+    assert configured(with_defaults(read(args, {}, FLAGS, PREFIX).values, FLAGS), {}).pod_scaler is False
+    chart = install_yaml.CHART
+    assert yaml.safe_load((chart / "values.yaml").read_text())["podScaler"] == {"enabled": False}
+    template = " ".join((chart / "templates" / "deployment.yaml").read_text().split())
+    (flag,) = re.findall(r"if \.Values\.podScaler\.enabled }} - (\S+) {{- end", template)
+    config = configured(with_defaults(read([*args, flag], {}, FLAGS, PREFIX).values, FLAGS), {})
+    assert config.settings(bytes(32)).pod_scaler is True
+
+
+def master_role(*, pod_scaler: bool = False) -> Manifest:
     job = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
         "kind": "ElasticJob",
         "metadata": {"name": "mnist", "namespace": "default", "uid": "u-1", "resourceVersion": "1", "generation": 1},
         "spec": {"worker": {"template": {"spec": {"containers": [{"name": "main", "image": "x", "command": ["y"]}]}}}},
     }
-    settings = OperatorSettings(image="shoal", install_key=base64.b64encode(bytes(32)))
+    settings = OperatorSettings(image="shoal", install_key=base64.b64encode(bytes(32)), pod_scaler=pod_scaler)
     (role,) = [each for each in fixed_objects(Reader().job(job), 1, settings) if each["kind"] == "Role"]
     return role

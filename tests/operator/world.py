@@ -13,7 +13,7 @@ import msgspec
 from tests.operator.builders import NOW, SETTINGS, a_job
 
 from shoal.api.elasticjob import ElasticJobStatus, Role
-from shoal.api.labels import ROLE, TERM
+from shoal.api.labels import ROLE, SCALER, TERM
 from shoal.api.resources import of_list
 from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.memory import MemberState
@@ -137,6 +137,7 @@ class World:
             id=int(meta["labels"][TERM] if role == "master" else name.rpartition("-")[2]),
             rank=int(meta["labels"].get("elastic.iml.github.io/rank-hint", 0)),
             created_at=self.now,
+            makes_pods=SCALER in meta["labels"],
             resource=of_list((manifest["spec"]["containers"][0].get("resources") or {}).get("requests") or {}),
         )
 

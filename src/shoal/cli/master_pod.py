@@ -1,7 +1,8 @@
 """`shoal master --kubernetes`: the master of one job, in the Pod that the operator made for it.
 
 What it is the master of stands in its environment (`SHOAL_JOB`, `SHOAL_NAMESPACE`, `SHOAL_TERM`), its tokens and its
-certificate in the folder of the mounted Secret, everything else in the ElasticJob itself. It takes the job over from
+certificate in the folder of the mounted Secret, everything else in the ElasticJob itself. `SHOAL_SCALER=pod` lets it
+make the job's Pods itself, with what `SHOAL_POD_SETTINGS` says of the operator's settings. It takes the job over from
 the master before it, if there was one; when it is told to end (SIGTERM) it writes down what it knows and leaves
 everything running: the next one goes on.
 
@@ -13,16 +14,22 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoal.core.errors import BadInput, ShoalError, StateUnavailable, Superseded
 
 if TYPE_CHECKING:
+    from shoal.api.elasticjob import ElasticJob
+    from shoal.api.jobspec import JobDefaults
+    from shoal.core.nodes import Node
     from shoal.master import Master
     from shoal.platforms.kubernetes.access import Access
+    from shoal.platforms.kubernetes.client import Client
+    from shoal.platforms.kubernetes.objects import Json
+    from shoal.platforms.kubernetes.scaler import ElasticJobScaler, PodScaler
     from shoal.wire.server import Listen
     from shoal.wire.tokens import JobTokens
 
@@ -52,6 +59,8 @@ class Place:
     max_members: int | None = None
     """How many workers a job has at most that does not say; None: as in `JobDefaults`."""
     secrets: Path = field(default=SECRETS)
+    pod_settings: str | None = None
+    """What it takes to make Pods, where this master does (`SHOAL_SCALER=pod`); None: the operator makes them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +91,19 @@ def place_of(environment: Mapping[str, str]) -> Place:
         address=environment.get("SHOAL_POD_IP", ""),
         max_members=most or None,
         secrets=Path(environment.get("SHOAL_SECRETS") or SECRETS),
+        pod_settings=_pod_settings(environment),
     )
+
+
+def _pod_settings(environment: Mapping[str, str]) -> str | None:
+    scaler = environment.get("SHOAL_SCALER") or "elasticjob"
+    if scaler not in ("pod", "elasticjob"):
+        raise BadInput(f"shoal master --kubernetes: SHOAL_SCALER is pod or elasticjob, got {scaler!r}")
+    if scaler == "elasticjob":
+        return None
+    if not environment.get("SHOAL_POD_SETTINGS"):
+        raise BadInput("shoal master --kubernetes: SHOAL_SCALER=pod needs SHOAL_POD_SETTINGS; the operator sets both")
+    return environment["SHOAL_POD_SETTINGS"]
 
 
 def main(environment: Mapping[str, str]) -> int:
@@ -108,15 +129,7 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
     from shoal.core.job import JobSettings
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
-    from shoal.platforms.kubernetes.platform import (
-        Reporter,
-        first_ask,
-        read_job,
-        still_understood,
-        training_of,
-        understood,
-    )
-    from shoal.platforms.kubernetes.scaler import ElasticJobScaler
+    from shoal.platforms.kubernetes.platform import Reporter, read_job, training_of, understood
     from shoal.platforms.kubernetes.store import SecretStore
 
     clock = SystemClock()
@@ -124,19 +137,12 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
     tokens, listen = _tokens(place), _listen(place)
     async with Client(access) as client:
         job = await _unless(told, read_job(client, place.namespace, place.job))
-        spec = understood(job, defaults)
+        spec = understood(job, defaults, fills_grant=place.pod_settings is not None)
         if place.uid and place.uid != spec.uid:
             raise Superseded(
                 f"job {place.namespace}/{place.job} is another one now: this is a master of the one before"
             )
-        scaler = ElasticJobScaler(
-            client,
-            namespace=place.namespace,
-            job=place.job,
-            uid=spec.uid,
-            asks=first_ask(job, defaults),
-            understand=lambda found: still_understood(found, defaults),
-        )
+        scaler = _scaler(place, client, job, spec.uid, defaults)
         master = Master(
             spec,
             JobSettings(),
@@ -162,6 +168,58 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
             return EXIT_TOLD
         await _unless(told, reporter.last_word())  # what is not said, the next master says
     return EXIT_OVER
+
+
+def _scaler(
+    place: Place, client: "Client", job: "ElasticJob", uid: str, defaults: "JobDefaults"
+) -> "ElasticJobScaler | PodScaler":
+    """Declares, or where it was told to makes, what the master decides."""
+    from shoal.api.labels import JOB_UID
+    from shoal.platforms.kubernetes.platform import first_ask, still_understood
+    from shoal.platforms.kubernetes.scaler import ElasticJobScaler, PodScaler
+
+    makes_pods = place.pod_settings is not None
+    of_job: dict[str, Any] = {
+        "namespace": place.namespace,
+        "job": place.job,
+        "uid": uid,
+        "asks": first_ask(job, defaults),
+        "understand": lambda found: still_understood(found, defaults, fills_grant=makes_pods),
+    }
+    if place.pod_settings is None:
+        return ElasticJobScaler(client, **of_job)
+    return PodScaler(client, labels=f"{JOB_UID}={uid}", manifest=_maker(place.pod_settings), **of_job)
+
+
+def _maker(pod_settings: str) -> "Callable[[Json, Node], Json]":
+    """Makes the Pods that the operator would make. Raises `BadInput`, now and when no Pod can be made."""
+    from shoal.api.elasticjob import API_VERSION, Role
+    from shoal.api.resources import Resource
+    from shoal.operator.asks import needs_of
+    from shoal.operator.memory import Member
+    from shoal.operator.pods import member_pod, settings_of
+    from shoal.operator.reading import Reader
+
+    settings = settings_of(pod_settings)
+    reader = Reader(settings.defaults)
+
+    def made(found: "Json", node: "Node") -> "Json":
+        job = reader.job({"apiVersion": API_VERSION, "kind": "ElasticJob", **found})
+        role = Role(node.role)
+        needs = None if job.spec is None else needs_of(job.spec, role)
+        if job.spec is None or needs is None:
+            raise BadInput(job.invalid or f"job {job.name} has no {role}")
+        amounts = {name: value for name, value in asdict(node.resource).items() if name != "priority"}
+        member = Member(
+            name=f"{job.name}-{node.id}",
+            role=role,
+            id=node.number,
+            rank=node.seat,
+            avoid_hosts=node.avoid_hosts,
+        )
+        return member_pod(job, job.spec, needs, member, Resource(**amounts).over(needs.resource), settings)
+
+    return made
 
 
 class _ToldToEnd(Exception):

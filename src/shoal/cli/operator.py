@@ -55,6 +55,8 @@ FLAGS: tuple[Flag, ...] = (
          help="What a master gets to drain members that have to leave."),
     Flag(name="ending", metavar="SECONDS", default="30", group=JOBS,
          help="What Pods get to end by themselves when their job is over."),
+    Flag(name="pod-scaler", group=JOBS,
+         help="Masters make their workers' Pods themselves; that gives them all Pods and Secrets of a namespace."),
     Flag(name="max-members", metavar="N", default="8", group=JOBS,
          help="Workers or parameter servers at most, where neither max nor resourceLimits says."),
     Flag(name="priority-classes", metavar="high=NAME,low=NAME", group=JOBS,
@@ -94,6 +96,7 @@ class OperatorConfig:
     image_pull_policy: str
     image_pull_secrets: tuple[str, ...]
     install_key: str
+    pod_scaler: bool
     max_members: int
     priority_classes: Mapping[str, str]
     gpu_resource: str
@@ -127,6 +130,7 @@ class OperatorConfig:
             image_pull_policy=self.image_pull_policy,
             image_pull_secrets=self.image_pull_secrets,
             install_key=install_key,
+            pod_scaler=self.pod_scaler,
             master_resources={"cpu": self.master_cpu, "memory": self.master_memory},
             master_memory_limit=self.master_memory_limit,
             shared_memory=self.shared_memory,
@@ -184,6 +188,7 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> Op
         image_pull_policy=as_choice(given["image_pull_policy"], ("Always", "IfNotPresent", "Never")),
         image_pull_secrets=as_list(given["image_pull_secrets"]) if "image_pull_secrets" in given else (),
         install_key=given["install_key"].text,
+        pod_scaler="pod_scaler" in given,
         max_members=as_int(given["max_members"], at_least=1),
         priority_classes=_priority_classes(given.get("priority_classes")),
         gpu_resource=given["gpu_resource"].text,

@@ -54,6 +54,8 @@ class PodSeen:
     resource: Resource = _NOTHING_SAID
     trouble: Trouble | None = None
     """Why it does not get to run."""
+    makes_pods: bool = False
+    """Of a master: it creates and deletes its job's Pods itself."""
 
     @property
     def is_over(self) -> bool:

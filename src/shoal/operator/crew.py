@@ -33,9 +33,13 @@ class Crew:
         pods: Iterable[PodSeen],
         *,
         made: Mapping[str, str] | None = None,
+        made_elsewhere: frozenset[Role] = frozenset(),
         now: datetime,
     ) -> None:
+        """`made`: names and uids of Pods that this process made. `made_elsewhere`: roles whose Pods the job's master
+        makes: who is a member of them is read off the Pods."""
         self.job = job
+        self.made_elsewhere = made_elsewhere
         self.now = now
         self.pods = {pod.name: pod for pod in pods if pod.role is not None and pod.id < _LAST_ID}
         made = made or {}
@@ -176,7 +180,7 @@ class Crew:
 
     def _observe(self, member: Member, pod: PodSeen | None) -> None:
         if pod is None:
-            if member.state is MemberState.LEAVING:
+            if member.state is MemberState.LEAVING or (member.is_live and member.role in self.made_elsewhere):
                 del self._members[member.name]
             elif member.is_live and member.uid is not None:
                 self._end(member, MemberState.FAILED, "its Pod is gone")
@@ -191,6 +195,8 @@ class Crew:
             self._end(member, MemberState.SUCCEEDED, "its Pod ended well")
         elif pod.phase is PodPhase.FAILED:
             self._end(member, MemberState.FAILED, how_it_ended(pod))
+        elif pod.deleting and member.role in self.made_elsewhere:
+            self.leave(member, "its Pod is being deleted")
         elif pod.deleting:
             self._end(member, MemberState.FAILED, "its Pod is being deleted")
 
@@ -201,9 +207,13 @@ class Crew:
 
     def _take_in(self, pod: PodSeen) -> None:
         """A Pod of ours that no record names. A newer one than all we know of: the record was lost, so it is a member.
-        An older one has been given up before: it goes."""
+        An older one has been given up before: it goes. One that the master made is a member whatever its number, and
+        has the seat that the master gave it."""
         assert pod.role is not None
-        known = pod.id < self.next_id(pod.role)
+        elsewhere = pod.role in self.made_elsewhere
+        known = pod.id < self.next_id(pod.role) and not elsewhere
+        if elsewhere:
+            self._give_way(pod)
         taken = {member.rank for member in self.seats(pod.role)}
         self._members[pod.name] = Member(
             name=pod.name,
@@ -215,6 +225,13 @@ class Crew:
             ended_at=self.now if known else None,
             reason="it was given up before" if known else "it was found running",
         )
+
+    def _give_way(self, pod: PodSeen) -> None:
+        """Whoever had the seat of a new Pod and has ended is no member any more."""
+        for member in self.seats(pod.role) if pod.role is not None else ():
+            if member.rank == pod.rank and not member.is_live:
+                self.leave(member, f"{pod.name} has its seat")
+                self.say("MemberReplaced", f"{pod.name} takes the place of {member.name}: {member.reason}")
 
 
 def how_it_ended(pod: PodSeen) -> str:

@@ -47,8 +47,15 @@ def look_at_master(
 
 
 def plan_master(
-    record: MasterRecord, pods: Sequence[PodSeen], *, wanted: bool, times: JobTimes, now: datetime
+    record: MasterRecord,
+    pods: Sequence[PodSeen],
+    *,
+    wanted: bool,
+    makes_pods: bool = False,
+    times: JobTimes,
+    now: datetime,
 ) -> MasterPlan:
+    """`makes_pods`: as masters are to be now; one that is not is followed by one that is."""
     masters = [pod for pod in pods if pod.role is None]
     running = tuple(pod for pod in masters if not pod.is_over and not pod.deleting)
     if not wanted:
@@ -66,7 +73,11 @@ def plan_master(
     if current is None and record.uid is None:
         return MasterPlan(record=record, create=True, delete=old)
     if current is not None and not current.is_over and not current.deleting:
-        return MasterPlan(record=record, delete=old)
+        if current.makes_pods is makes_pods:
+            return MasterPlan(record=record, delete=old)
+        following = _term(record.term + 1, now, silent_since=record.silent_since or now)
+        why = "the operator's --pod-scaler was changed"
+        return MasterPlan(record=following, create=True, delete=(*old, current), lost=why)
     failures = 0 if record.was_ready else record.failures + 1
     due = (record.since or now) + _wait(failures, times)
     if now < due:

@@ -3,6 +3,7 @@
 - The master decides who is replaced (`createPods` with `replaces`) and who leaves (`removePods`).
 - A failed member is replaced without its word only when nobody manages its role, or when no master has answered for a
   while. Each such replacement waits longer than the one before; one that fails by its own fault too often is left.
+- Where masters make the Pods of a role (`made_by_masters`), none is added or replaced here, whoever answers.
 - Members are added up to the grant, never beyond it. Seats whose members have ended are given up first when there are
   too many, then running ones: by the master until `drainBy`, by the operator after it or when no master can.
 """
@@ -135,9 +136,11 @@ def replace_alone(
 
 
 def _due(member: Member, looks: MasterLooks, settings: OperatorSettings) -> datetime | None:
-    """When the operator replaces a failed member by itself; None: that is the master's to decide."""
+    """When the operator replaces a failed member by itself; None: that is the master's to decide, or to do."""
     assert member.ended_at is not None
     times = settings.times
+    if member.role in settings.made_by_masters:
+        return None
     if member.role not in settings.managed:
         wait = times.relaunch_backoff * (1 << min(member.relaunches - 1, 16)) if member.relaunches else timedelta(0)
         return member.ended_at + min(wait, times.relaunch_backoff_most)
@@ -170,6 +173,8 @@ def fit(
                 why = "the job is suspended" if suspended else f"{granted} of {role} are granted"
                 for member in first_to_go(crew.live(role), grant.victims)[:excess]:
                     crew.leave(member, why)
+        if role in settings.made_by_masters:
+            continue
         for rank in crew.free_ranks(role, max(0, -excess)):
             order = next((each for each in waiting if each.role is role and each.id >= crew.next_id(role)), None)
             if order is not None and _is_plausible(crew, order):

@@ -64,6 +64,9 @@ def _begin(crew: Crew, plan: PlanSeen, order: MoveOrder, *, waits: bool) -> Move
         if _was_there(crew, order.name):
             return replace(move, state=MoveState.DONE, reason=f"{order.name} is no member any more")
         return replace(move, reason=f"there is no {order.name} yet")
+    if member.role in crew.made_elsewhere:
+        why = f"Pods of {member.role} are made by the job's master (--pod-scaler), which replaces nobody that runs"
+        return replace(move, state=MoveState.FAILED, reason=why)
     if waits or not member.is_live or not crew.is_running(order.name):
         return replace(move, reason=f"{order.name} does not run yet")
     new = crew.add(

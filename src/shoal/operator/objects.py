@@ -2,7 +2,7 @@
 
 All of it is worked out from the job and the install key, so making it again makes the same: the tokens are HMACs, the
 certificate comes from a secret derived the same way. What the master may do stands in its Role: read and patch three
-objects by name. Training Pods have no identity at all.
+objects by name, and with `pod_scaler` make and delete Pods. Training Pods have no identity at all.
 """
 
 import base64
@@ -81,7 +81,7 @@ def fixed_objects(job: JobSeen, term: int, settings: OperatorSettings) -> tuple[
         _state_secret(job),
         auto_plan(job),
         _service_account(job),
-        _role(job),
+        _role(job, settings),
         _role_binding(job),
         _network_policy(job, settings),
         service(job, term, settings),
@@ -164,7 +164,7 @@ def _service_account(job: JobSeen) -> Manifest:
     }
 
 
-def _role(job: JobSeen) -> Manifest:
+def _role(job: JobSeen, settings: OperatorSettings) -> Manifest:
     def rule(group: str, resource: str, name: str, *verbs: str) -> Manifest:
         return {"apiGroups": [group], "resources": [resource], "resourceNames": [name], "verbs": list(verbs)}
 
@@ -177,8 +177,24 @@ def _role(job: JobSeen) -> Manifest:
             rule(GROUP, "elasticjobs/status", job.name, "get", "patch"),
             rule(GROUP, "scaleplans", auto_name(job.name), "get", "list", "watch", "patch"),
             rule("", "secrets", f"{job.name}-state", "get", "patch"),
+            *(_pod_rules(job) if settings.pod_scaler else ()),
         ],
     }
+
+
+def _pod_rules(job: JobSeen) -> tuple[Manifest, ...]:
+    """For a master that makes its Pods itself. Pods have no names to restrict this to before they are made: it is the
+    right to every Pod of the namespace, and a Pod can mount any of its Secrets. The finalizers are for clusters that
+    let only those own an object in an ElasticJob's name who may change them."""
+    return (
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "delete"]},
+        {
+            "apiGroups": [GROUP],
+            "resources": ["elasticjobs/finalizers"],
+            "resourceNames": [job.name],
+            "verbs": ["update"],
+        },
+    )
 
 
 def _role_binding(job: JobSeen) -> Manifest:

@@ -106,7 +106,14 @@ class _Decision:
     def __init__(self, snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings, now: datetime) -> None:
         self.snapshot, self.job, self.spec, self.settings, self.now = snapshot, snapshot.job, spec, settings, now
         self.before = snapshot.job.memory
-        self.crew = Crew(snapshot.job.name, self.before, snapshot.pods, made=snapshot.made, now=now)
+        self.crew = Crew(
+            snapshot.job.name,
+            self.before,
+            snapshot.pods,
+            made=snapshot.made,
+            made_elsewhere=settings.made_by_masters,
+            now=now,
+        )
 
     def plan(self) -> JobPlan:
         crew, before, now, times = self.crew, self.before, self.now, self.settings.times
@@ -118,7 +125,8 @@ class _Decision:
         record, looks = look_at_master(known, self.snapshot.pods, self.job.training, now=now)
         crew.observe()
         asks = decide_asks(self.spec, before, self.snapshot.plans, now=now)
-        refusals = obey(crew, auto, before.grant.counts, suspended=self.spec.suspend)
+        orders_of = None if self.settings.pod_scaler else auto
+        refusals = obey(crew, orders_of, before.grant.counts, suspended=self.spec.suspend)
         alone = replace_alone(crew, self.spec, before.moves, looks, self.settings)
         started = before.start_time
         heard = self.job.training
@@ -147,7 +155,14 @@ class _Decision:
         orders = [order for plan in plans if plan.ask in asks.winning for order in plan.create]
         fit(crew, grant, looks, self.settings, orders=orders, seats=before.seats, suspended=self.spec.suspend)
         over = self.spec.suspend and not crew.members
-        master = plan_master(record, self.snapshot.pods, wanted=not over, times=times, now=now)
+        master = plan_master(
+            record,
+            self.snapshot.pods,
+            wanted=not over,
+            makes_pods=self.settings.pod_scaler,
+            times=times,
+            now=now,
+        )
         if master.lost is not None:
             crew.say("MasterLost", f"master {record.term} is followed by {master.record.term}: {master.lost}")
         if grant.counts != before.grant.counts:
@@ -173,6 +188,7 @@ class _Decision:
         creations = [master_pod(self.job, master.record.term, self.settings)] if master.create else []
         more = len(crew.to_create()) > self.settings.most_at_once
         dues = [grant.drain_by, alone.next_look, master.next_look, self._deadline(status.memory), self._silence(looks)]
+        dues.append(self._missed_from(looks))
         return JobPlan(
             status=status,
             plan_statuses=self._verdicts(asks, status, refusals),
@@ -211,6 +227,7 @@ class _Decision:
             suspended=self.spec.suspend,
             master_answers=looks.answers,
             remarks=self._unknown_priorities(),
+            master_missed=self._missed(looks),
         )
         told = conditions(
             self.job.status.conditions,
@@ -314,6 +331,20 @@ class _Decision:
             return None
         return memory.start_time + self.spec.active_deadline
 
+    def _missed_from(self, looks: MasterLooks) -> datetime | None:
+        """From when on it is said that nobody makes Pods. None: it is the operator who does, or a master answers."""
+        if not self.settings.pod_scaler or self.spec.suspend or looks.silent_since is None:
+            return None
+        return looks.silent_since + self.settings.times.silence
+
+    def _missed(self, looks: MasterLooks) -> str:
+        due = self._missed_from(looks)
+        if due is None or self.now < due:
+            return ""
+        seconds = int(self.settings.times.silence.total_seconds())
+        why = "nobody else makes or replaces Pods (--pod-scaler): look at its master's Pod and log"
+        return f"no master has answered for {seconds} s, and {why}"
+
     def _silence(self, looks: MasterLooks) -> datetime | None:
         """When all workers have ended well and nobody says so, we look again."""
         workers = self.crew.seats(Role.WORKER)
@@ -375,7 +406,7 @@ def _runs(pod: PodSeen | None) -> bool:
 def _after_the_end(snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings, *, now: datetime) -> JobPlan:
     job = snapshot.job
     assert job.memory.finish_time is not None
-    crew = Crew(job.name, job.memory, snapshot.pods, now=now)
+    crew = Crew(job.name, job.memory, snapshot.pods, made_elsewhere=settings.made_by_masters, now=now)
     crew.observe()
     cleanup = plan_cleanup(
         snapshot.pods,

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+import msgspec
+
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds
-from shoal.api.labels import MASTER, RANK_HINT, ROLE, TERM
+from shoal.api.labels import MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
 from shoal.api.quantities import format_cores, format_mebibytes, mebibytes
 from shoal.api.resources import Resource, of_template
 from shoal.core.errors import BadInput
@@ -239,6 +241,34 @@ def _half(container: Mapping[str, Any]) -> str | None:
     return format_mebibytes(max(mebibytes(limits["memory"]) // 2, 1)) if limits.get("memory") else None
 
 
+_OF_MEMBERS = (
+    "image",
+    "image_pull_policy",
+    "image_pull_secrets",
+    "master_port",
+    "master_timeout",
+    "shared_memory",
+    "gpu_resource",
+    "gpu_type_label",
+    "priority_classes",
+    "defaults",
+)
+"""The settings that `member_pod` looks at, and what it takes to understand a job."""
+
+
+def pod_settings(settings: OperatorSettings) -> str:
+    """What a master has to know of the settings to make the same Pods as the operator would. No secret is in it."""
+    return msgspec.json.encode({name: getattr(settings, name) for name in _OF_MEMBERS}).decode()
+
+
+def settings_of(text: str) -> OperatorSettings:
+    """The settings as a master was told them: it has no install key. Raises `BadInput`."""
+    try:
+        return msgspec.convert({**msgspec.json.decode(text), "install_key": b""}, OperatorSettings)
+    except (msgspec.DecodeError, TypeError) as exc:
+        raise BadInput(f"these are no settings of Pods: {exc}") from exc
+
+
 def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     """The Pod of the master in this term."""
     said = {
@@ -248,6 +278,9 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
         "SHOAL_TERM": str(term),
         "SHOAL_MAX_MEMBERS": str(settings.defaults.max_members),
     }
+    if settings.pod_scaler:
+        said |= {"SHOAL_SCALER": POD_SCALER, "SHOAL_POD_SETTINGS": pod_settings(settings)}
+    scaler = {SCALER: POD_SCALER} if settings.pod_scaler else {}
     env: list[Manifest] = [{"name": name, "value": value} for name, value in said.items()]
     secrets = settings.image_pull_secrets
     env.append({"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
@@ -277,7 +310,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": metadata(job, master_name(job.name, term), MASTER, **{ROLE: MASTER, TERM: str(term)}),
+        "metadata": metadata(job, master_name(job.name, term), MASTER, **{ROLE: MASTER, TERM: str(term)}, **scaler),
         "spec": {
             "restartPolicy": "Never",
             "serviceAccountName": service_name(job.name),

@@ -51,6 +51,8 @@ class OperatorSettings:
     whose control plane is down may take minutes."""
     managed: frozenset[Role] = frozenset({Role.WORKER})
     """Roles whose members the job's master knows: it drains them and decides on their replacement."""
+    pod_scaler: bool = False
+    """Masters create and delete the Pods of those roles themselves, instead of the operator."""
     shared_memory: str | None = None
     """The size of /dev/shm of a training Pod; None: half of the Pod's memory limit, as Linux does it, or no bound
     where there is none."""
@@ -68,3 +70,8 @@ class OperatorSettings:
     most_at_once: int = 500
     """Pods of one job that are made in one look; the others follow in the next. A look must not hold up the others."""
     times: JobTimes = JobTimes()
+
+    @property
+    def made_by_masters(self) -> frozenset[Role]:
+        """Roles whose Pods the operator does not make."""
+        return self.managed if self.pod_scaler else frozenset()

@@ -80,8 +80,9 @@ def say(
     suspended: bool,
     master_answers: bool,
     remarks: Sequence[str] = (),
+    master_missed: str = "",
 ) -> dict[JobCondition, Said]:
-    """The conditions of a job that is not over."""
+    """The conditions of a job that is not over. `master_missed`: what does not get on because no master answers."""
     by_name = {pod.name: pod for pod in pods}
     running = [m for m in memory.members if m.is_live and _runs(by_name.get(m.name))]
     granted = sum(memory.grant.counts.values())
@@ -89,7 +90,7 @@ def say(
         JobCondition.ADMITTED: _admitted(memory, asks, remarks, suspended=suspended),
         JobCondition.READY: _ready(memory, running, granted, pods, suspended=suspended, answers=master_answers),
         JobCondition.RESIZING: _resizing(memory, running, granted),
-        JobCondition.DEGRADED: _degraded(memory, pods, troubles, answers=master_answers),
+        JobCondition.DEGRADED: _degraded(memory, pods, troubles, answers=master_answers, missed=master_missed),
         JobCondition.SUCCEEDED: Said(
             UNKNOWN,
             "Suspended" if suspended else "Running" if training else "Starting",
@@ -153,12 +154,16 @@ def _resizing(memory: Memory, running: Sequence[Member], granted: int) -> Said:
     return Said(FALSE, "Idle", "")
 
 
-def _degraded(memory: Memory, pods: Sequence[PodSeen], troubles: Sequence[Trouble], *, answers: bool) -> Said:
+def _degraded(
+    memory: Memory, pods: Sequence[PodSeen], troubles: Sequence[Trouble], *, answers: bool, missed: str
+) -> Said:
     if troubles:
         return Said(TRUE, troubles[0].reason, troubles[0].message)
     stuck = next((pod.trouble for pod in pods if pod.trouble and not pod.is_over and not pod.deleting), None)
     if stuck is not None:
         return Said(TRUE, stuck.reason, stuck.message)
+    if missed:
+        return Said(TRUE, "MasterSilent", missed)
     failed = [member for member in memory.members if member.state is MemberState.FAILED]
     if failed:
         return Said(TRUE, "MemberFailed", "; ".join(f"{m.name}: {m.reason}" for m in failed[:4]))

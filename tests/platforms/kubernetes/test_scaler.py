@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from shoal.api.elasticjob import Role
 from shoal.api.scaleplan import PodReport
-from shoal.core.errors import Superseded
+from shoal.core.errors import BadInput, Superseded
 from shoal.core.job import JobSettings, JobSpec
 from shoal.core.nodes import Node
+from shoal.core.nodes import Role as NodeRole
 from shoal.core.view import JobView
 from shoal.master import Master
 from shoal.platforms.kubernetes.backoff import Backoff
@@ -30,6 +33,7 @@ from shoal.wire.tokens import JobKeys, Purpose
 PATIENCE = 30
 SETTINGS = ScalerSettings(backoff=Backoff(first_seconds=0.01), informer=InformerSettings(backoff=Backoff()))
 KEYS = JobKeys.new("j.1")
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Operator:
@@ -101,10 +105,18 @@ async def operator() -> AsyncIterator[Operator]:
 
 @asynccontextmanager
 async def a_master(
-    scaler: ElasticJobScaler | PodScaler, state: MemoryState | None = None, *, grows: bool = True
+    scaler: ElasticJobScaler | PodScaler, state: MemoryState | None = None, *, fills: bool = False
 ) -> AsyncIterator[Master]:
     master = Master(
-        JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=8, command=("true",), platform_grows=grows),
+        JobSpec(
+            name="j",
+            uid=KEYS.uid,
+            min_nodes=1,
+            max_nodes=8,
+            command=("true",),
+            platform_grows=True,
+            fills_grant=fills,
+        ),
         JobSettings(),
         scaler=scaler,
         keys=KEYS,
@@ -290,10 +302,12 @@ async def test_an_agent_is_told_of_as_many_workers_as_there_may_be(operator: Ope
 # PodScaler ---------------------------------------------------------------------------------------------------------
 
 
-def manifest(node: Node) -> Json:
+def manifest(job: Json, node: Node) -> Json:
     labels = {"job": "j", "id": str(node.number), "rank": str(node.seat)}
+    owner = {"apiVersion": "v1", "kind": "ElasticJob", "name": "j", "uid": job["metadata"]["uid"], "controller": True}
+    meta = {"name": f"j-{node.id}", "namespace": "default", "labels": labels, "ownerReferences": [owner]}
     return {
-        "metadata": {"name": f"j-{node.id}", "namespace": "default", "labels": labels},
+        "metadata": meta,
         "spec": {"containers": [{"name": "main", "image": "i"}], "restartPolicy": "Never"},
     }
 
@@ -304,7 +318,7 @@ def report(pod: Pod) -> PodReport:
     return PodReport(name=pod.metadata.name, role="worker", id=number, rank=rank, phase=phase)
 
 
-def acting(operator: Operator) -> PodScaler:
+def acting(operator: Operator, **more: Any) -> PodScaler:
     return PodScaler(
         operator.client,
         namespace="default",
@@ -314,6 +328,7 @@ def acting(operator: Operator) -> PodScaler:
         manifest=manifest,
         report=report,
         settings=SETTINGS,
+        **more,
     )
 
 
@@ -328,7 +343,7 @@ async def pods_are(operator: Operator, *names: str) -> None:
 
 
 async def test_pods_are_created_up_to_the_grant_and_replaced_when_they_fail(operator: Operator) -> None:
-    async with a_master(acting(operator), grows=False) as master:
+    async with a_master(acting(operator), fills=True) as master:
         await operator.grant(2)
         await pods_are(operator, "j-worker-0", "j-worker-1")
         await operator.grant(3)
@@ -339,7 +354,7 @@ async def test_pods_are_created_up_to_the_grant_and_replaced_when_they_fail(oper
 
 
 async def test_a_pod_that_somebody_deletes_is_replaced(operator: Operator) -> None:
-    async with a_master(acting(operator), grows=False):
+    async with a_master(acting(operator), fills=True):
         await operator.grant(1)
         await pods_are(operator, "j-worker-0")
         await operator.client.delete(PODS, "j-worker-0", namespace="default", grace_seconds=0)
@@ -356,7 +371,7 @@ async def test_what_the_server_refuses_is_tried_again_until_it_is_so() -> None:
         operator = Operator(server, client)
         await operator.begin()
         await operator.grant(2)
-        async with a_master(acting(operator), grows=False):
+        async with a_master(acting(operator), fills=True):
             async with asyncio.timeout(PATIENCE):
                 while server.calls.count(("create", "pods")) < 6:
                     await asyncio.sleep(0.01)
@@ -365,8 +380,68 @@ async def test_what_the_server_refuses_is_tried_again_until_it_is_so() -> None:
 
 
 async def test_a_node_is_removed_by_its_uid(operator: Operator) -> None:
-    async with a_master(acting(operator), grows=False):
+    async with a_master(acting(operator), fills=True):
         await operator.grant(2)
         await pods_are(operator, "j-worker-0", "j-worker-1")
         await operator.grant(1, "j-worker-0")
         await pods_are(operator, "j-worker-1")
+
+
+async def test_a_master_that_makes_its_pods_asks_for_as_many_as_nobody_else_has_said(operator: Operator) -> None:
+    scaler = acting(operator, asks={Role.WORKER: 2})
+    async with a_master(scaler, fills=True):
+        spec = await operator.ordered(lambda spec: bool(spec.get("replicaResourceSpecs")))
+        assert spec == {"replicaResourceSpecs": {"worker": {"replicas": 2}}}
+
+
+async def test_the_next_master_makes_what_the_one_before_had_decided_on_and_no_more(operator: Operator) -> None:
+    state = MemoryState()
+    async with a_master(acting(operator), state, fills=True):
+        await operator.grant(2)
+        await pods_are(operator, "j-worker-0", "j-worker-1")
+    operator.server.finish("default", "j-worker-0", phase="Failed")
+    async with a_master(acting(operator), state, fills=True):
+        await pods_are(operator, "j-worker-1", "j-worker-2")
+
+
+async def test_a_master_follows_one_that_left_the_pods_to_the_operator(operator: Operator) -> None:
+    state = MemoryState()
+    async with a_master(declaring(operator), state) as master:
+        await operator.grant(1)
+        await operator.report(0)
+        await until(master, lambda view: len(view.nodes) == 1)
+        await master.recorded()
+    job = await operator.client.get(ELASTIC_JOBS, "j", namespace="default")
+    await operator.client.create(
+        PODS, manifest(job, Node(role=NodeRole.WORKER, number=0, seat=0, since=NOW, reason=""))
+    )
+    async with a_master(acting(operator), state, fills=True):
+        await operator.grant(2)
+        await pods_are(operator, "j-worker-0", "j-worker-1")
+
+
+async def test_a_pod_of_somebody_else_is_left_alone_and_the_name_is_waited_for(operator: Operator) -> None:
+    theirs: Json = {
+        "metadata": {"name": "j-worker-0", "namespace": "default"},
+        "spec": {"containers": [{"name": "main", "image": "i"}]},
+    }
+    await operator.client.create(PODS, theirs)
+    async with a_master(acting(operator), fills=True) as master:
+        await operator.grant(1)
+        async with asyncio.timeout(PATIENCE):
+            while operator.server.calls.count(("create", "pods")) < 4:
+                await asyncio.sleep(0.01)
+        assert nodes_of(master.view()) == {"worker-0": "pending"}
+        await operator.client.delete(PODS, "j-worker-0", namespace="default", grace_seconds=0)
+        async with asyncio.timeout(PATIENCE):
+            while not (await operator.client.list(PODS, namespace="default")).items[:1]:
+                await asyncio.sleep(0.01)
+        assert (await operator.client.get(PODS, "j-worker-0", namespace="default")).metadata.labels["job"] == "j"
+
+
+async def test_how_many_there_are_is_not_the_masters_to_say(operator: Operator) -> None:
+    async with a_master(acting(operator), fills=True) as master:
+        await operator.grant(1)
+        await until(master, lambda view: view.target == 1)
+        with pytest.raises(BadInput, match="kubectl scale"):
+            master.scale(3, who="somebody")

@@ -13,7 +13,7 @@ from shoal.core.hang import (
     WarnOfHang,
     decide_hang,
 )
-from shoal.core.job.members import replace_node, staying
+from shoal.core.job.members import one_fewer, replace_node, staying
 from shoal.core.job.turn import Turn, without
 from shoal.core.job.values import (
     DumpStacks,
@@ -183,7 +183,7 @@ def _recover(
             ended_well = cause in (ExitCause.LEFT, ExitCause.SUCCEEDED)
             if not node_lost:
                 turn.tell(LeaveNode(reason=decision.reason, grace=job.settings.grace), node.id)
-            turn.job = replace(turn.job, target=max(turn.job.spec.min_nodes, turn.job.target - 1))
+            turn.job = one_fewer(turn.job)
             _take_out(turn, node, NodeStatus.SUCCEEDED if ended_well else NodeStatus.FAILED, cause, decision.reason)
             plan = ScalePlan(remove_nodes=(turn.job.nodes[node.id],), reason=decision.reason)
             turn.effects.append(Scale(plan=plan))

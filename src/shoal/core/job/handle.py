@@ -336,7 +336,7 @@ def _left(turn: Turn, node: Node) -> None:
     member = turn.job.rendezvous.members.get(node.id)
     if member is not None and not member.leaving and member.standing is not Standing.EXPECTED:
         reason = f"{node.id}: it left by itself"
-        turn.job = replace(turn.job, target=max(turn.job.spec.min_nodes, turn.job.target - 1))
+        turn.job = members.one_fewer(turn.job)
         turn.follow(world.lost(turn.job.rendezvous, node.id, now=turn.now, reason=reason))
     _ended_well(turn, node, "it was drained" if member is None or member.leaving else "it left by itself")
 

@@ -41,12 +41,19 @@ def scale(turn: Turn, asked: ScaleAsked) -> None:
     before = len(staying(turn.job))
     turn.job = replace(turn.job, target=asked.count)
     turn.say(f"{asked.who} asked for {asked.count} nodes, {before} are there")
-    if asked.count > before and not turn.job.spec.platform_grows:
+    spec = turn.job.spec
+    if asked.count > before and (spec.fills_grant or not spec.platform_grows):
         launch(turn, asked.count - before, reason=f"{asked.who} asked for {asked.count} nodes")
     elif asked.count < before:
         victims = _first_to_go(turn.job, before - asked.count, asked.victims)
         turn.say(f"{', '.join(victims)} to leave")
         turn.follow(world.leave(turn.job.rendezvous, victims, now=turn.now))
+
+
+def one_fewer(job: Job) -> Job:
+    """The job when a node has left for good. Where it fills a grant the seat counts as filled: nobody is launched for
+    it until the grant is another."""
+    return job if job.spec.fills_grant else replace(job, target=max(job.spec.min_nodes, job.target - 1))
 
 
 def adopt(turn: Turn, announced: tuple[Announced, ...]) -> None:

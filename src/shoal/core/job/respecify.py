@@ -17,6 +17,7 @@ _WORDS = {
     "max_restarts": "{} restarts for each seat",
     "memory_limit": "at most {} MiB of memory for a node",
     "nproc": "{} processes per node",
+    "fills_grant": "its master launches its nodes: {}",
 }
 
 
@@ -41,6 +42,7 @@ def following(job: Job, asked: JobSpec) -> JobSpec:
         max_restarts=asked.max_restarts,
         memory_limit=asked.memory_limit,
         nproc=job.spec.nproc if has_nodes else asked.nproc,
+        fills_grant=asked.fills_grant,
     )
 
 

@@ -39,8 +39,10 @@ class JobSpec:
     """Charged restarts per seat; 0 means none."""
     command: tuple[str, ...] = ()
     platform_grows: bool = False
-    """The platform adds nodes by itself up to the count the job may have, and announces them; the job asks it only for
-    replacements. So it is on Kubernetes, where the operator makes the Pods."""
+    """How many nodes the job has is the platform's to say. It adds them by itself and announces them; the job asks it
+    only for replacements. So it is on Kubernetes, where the operator makes the Pods."""
+    fills_grant: bool = False
+    """On such a platform: it says only how many, and the job launches them. So it is where masters make the Pods."""
     memory_limit: int | None = None
     """MiB one node may have at most; None: not limited."""
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)

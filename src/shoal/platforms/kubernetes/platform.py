@@ -68,8 +68,8 @@ async def read_job(client: Client, namespace: str, name: str, *, backoff: Backof
             raise BadInput(f"ElasticJob {namespace}/{name} is not one of this release: {exc}") from exc
 
 
-def understood(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
-    """The job as its master knows it: its workers. Raises `BadInput`."""
+def understood(job: ElasticJob, defaults: JobDefaults | None = None, *, fills_grant: bool = False) -> JobSpec:
+    """The job as its master knows it: its workers. `fills_grant`: the master makes their Pods. Raises `BadInput`."""
     meant = normalise(job, defaults)
     if Role.WORKER not in meant.roles:
         raise BadInput(f"ElasticJob {meant.name} has no workers")
@@ -84,12 +84,13 @@ def understood(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
         node_unit=meant.node_unit,
         max_restarts=worker.restart_count,
         platform_grows=True,
+        fills_grant=fills_grant,
         # What all may have together, shared by the fewest that can train: more than that no member can ever get.
         memory_limit=None if limit is None else max(1, limit // max(1, worker.min)),
     )
 
 
-def still_understood(found: Json, defaults: JobDefaults | None = None) -> JobSpec | None:
+def still_understood(found: Json, defaults: JobDefaults | None = None, *, fills_grant: bool = False) -> JobSpec | None:
     """What a job asks for that has changed; None: it is not valid any more. The operator says so in its status."""
     found = {"apiVersion": API_VERSION, "kind": "ElasticJob", **found}
     wrong = problems(found)
@@ -97,7 +98,7 @@ def still_understood(found: Json, defaults: JobDefaults | None = None) -> JobSpe
         log.warning("the job as it is now is not valid (%s): what it asked for before still counts", wrong[0])
         return None
     try:
-        return understood(msgspec.convert(found, ElasticJob), defaults)
+        return understood(msgspec.convert(found, ElasticJob), defaults, fills_grant=fills_grant)
     except (BadInput, msgspec.ValidationError) as exc:
         log.warning("the job as it is now is not understood (%s): what it asked for before still counts", exc)
         return None

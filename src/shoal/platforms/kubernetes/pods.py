@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from shoal.api.elasticjob import Role
-from shoal.api.labels import MASTER, RANK_HINT, ROLE, TERM
-from shoal.api.resources import Resource, of_list
+from shoal.api.labels import MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
+from shoal.api.resources import Resource, of_list, to_spec
+from shoal.api.scaleplan import PodReport
 from shoal.core.pods import PodPhase, PodSeen, Trouble
 from shoal.platforms.kubernetes.objects import ContainerStateTerminated, ContainerStatus, Pod
 
@@ -46,6 +47,27 @@ def pod_seen(pod: Pod) -> PodSeen | None:
         host=pod.spec.node_name,
         resource=_resource(pod),
         trouble=_trouble(pod),
+        makes_pods=role == MASTER and labels.get(SCALER) == POD_SCALER,
+    )
+
+
+def pod_report(pod: Pod) -> PodReport | None:
+    """A member's Pod as the operator reports it to the master. None: it is no member's."""
+    seen = pod_seen(pod)
+    if seen is None or seen.role is None:
+        return None
+    return PodReport(
+        name=seen.name,
+        uid=seen.uid,
+        role=str(seen.role),
+        id=seen.id,
+        rank=seen.rank,
+        phase="Deleted" if seen.deleting else str(seen.phase),
+        exit_code=seen.exit_code,
+        oom_killed=seen.oom_killed,
+        reason=seen.trouble.message if seen.trouble else seen.reason,
+        host=seen.host,
+        resource=None if seen.resource.is_silent else to_spec(seen.resource),
     )
 
 

@@ -23,7 +23,7 @@ from shoal.api.elasticjob import Grant, Role
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.meta import ObjectMeta
 from shoal.api.scaleplan import PodReport, ReplicaResourceSpecs, ScalePlanSpec, ScalePlanStatus
-from shoal.core.errors import Superseded
+from shoal.core.errors import BadInput, ShoalError, Superseded
 from shoal.core.exits import ProcessExit
 from shoal.core.job.values import Announced, JobSpec
 from shoal.core.nodes import Node, NodeId, NodeStatus
@@ -35,6 +35,7 @@ from shoal.platforms.kubernetes.informer import Informer, InformerSettings
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, SCALE_PLANS
 from shoal.platforms.kubernetes.objects import PODS, Json, Pod
 from shoal.platforms.kubernetes.orders import Orders, node_named, ordered, pod_name, settled, sighting
+from shoal.platforms.kubernetes.pods import pod_report
 
 log = logging.getLogger("shoal.master")
 
@@ -90,7 +91,8 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 class _Watching:
-    """What both scalers do: watch the job's grant, know what is there, tell the desk, keep the orders."""
+    """What both scalers do: declare what the master asks for, watch the job's grant, know what is there, tell the desk,
+    keep the orders."""
 
     def __init__(
         self,
@@ -99,10 +101,14 @@ class _Watching:
         namespace: str,
         job: str,
         uid: str,
-        understand: Understand | None,
-        settings: ScalerSettings | None,
-        rng: random.Random | None,
+        asks: Mapping[Role, int] | None = None,
+        understand: Understand | None = None,
+        settings: ScalerSettings | None = None,
+        rng: random.Random | None = None,
     ) -> None:
+        """`uid`: the job's; one that took its name is none of ours. `asks`: how many members of each role the master
+        asks for; what users ask for goes first. `understand`: what a job means that has changed, None if it means
+        nothing."""
         self.settings = settings or ScalerSettings()
         self._client = client
         self._namespace, self._job, self._uid = namespace, job, uid
@@ -118,6 +124,11 @@ class _Watching:
         self._understood: tuple[int | None, JobSpec | None] = (None, None)
         """The generation of the job that was last looked at, and what it asks for."""
         self._jobs = self._informer(ELASTIC_JOBS, fields=f"metadata.name={job}")
+        self._asks = dict(asks or {})
+        self._auto = f"{job}-auto"
+        self._plans = self._informer(SCALE_PLANS, fields=f"metadata.name={self._auto}")
+        self._declared: tuple[str, Orders] | None = None
+        """What stands in the plan, and the uid of that plan."""
 
     def serve(self, desk: Desk) -> None:
         """Whom to tell. To be called before `run`."""
@@ -206,6 +217,36 @@ class _Watching:
         informer.on_change(lambda _: self._woken.set())
         return informer
 
+    # What is declared ---------------------------------------------------------------------------------------
+
+    def _plan(self) -> _Plan | None:
+        """The job's plan. One that is another job's, of the same name, is none: ours is gone or not made yet."""
+        found = self._plans.get(self._namespace, self._auto)
+        plan = None if found is None else msgspec.convert(found, _Plan)
+        if plan is None or self._uid not in (owner.uid for owner in plan.metadata.owner_references or ()):
+            return None
+        return plan
+
+    async def _declare(self, orders: Orders) -> None:
+        """Say what the master asks for, and these orders, in the plan that the operator made for this job; when that is
+        there, if it is not yet."""
+        plan = self._plan()
+        if plan is None:
+            return
+        uid = plan.metadata.uid or ""
+        if self._declared is not None and self._declared[0] == uid and self._declared[1].are_as(orders):
+            return
+        spec: Json = {
+            "replicaResourceSpecs": {str(role): {"replicas": count} for role, count in self._asks.items()},
+            "createPods": [msgspec.to_builtins(entry) for entry in orders.create.values()],
+            "removePods": [{"name": name} for name in sorted(orders.remove)],
+            "reason": orders.reason[:1024],
+        }
+        metadata = {"name": self._auto, "namespace": self._namespace, "uid": uid}
+        body = {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
+        await self._client.apply(SCALE_PLANS, body, manager=MANAGER)
+        self._declared = (uid, orders)
+
     async def _pause(self, failures: int) -> None:
         """Wait before the next try, or until there is news."""
         seconds = self.settings.backoff.seconds(failures, self._rng.random())
@@ -229,30 +270,6 @@ def granted(grant: Grant) -> int:
 class ElasticJobScaler(_Watching):
     """A `Scaler` that declares `<job>-auto` and reads the operator's answer there."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        namespace: str,
-        job: str,
-        uid: str,
-        asks: Mapping[Role, int] | None = None,
-        understand: Understand | None = None,
-        settings: ScalerSettings | None = None,
-        rng: random.Random | None = None,
-    ) -> None:
-        """`uid`: the job's; one that took its name is none of ours. `asks`: how many members of each role the master
-        asks for; what users ask for goes first. `understand`: what a job means that has changed, None if it means
-        nothing."""
-        super().__init__(
-            client, namespace=namespace, job=job, uid=uid, understand=understand, settings=settings, rng=rng
-        )
-        self._asks = dict(asks or {})
-        self._auto = f"{job}-auto"
-        self._plans = self._informer(SCALE_PLANS, fields=f"metadata.name={self._auto}")
-        self._declared: tuple[str, Orders] | None = None
-        """What stands in the plan, and the uid of that plan."""
-
     async def run(self) -> None:
         """Keep the orders declared and the desk informed, until cancelled. Raises `Superseded`."""
         try:
@@ -272,7 +289,7 @@ class ElasticJobScaler(_Watching):
                 self._woken.clear()
                 self._observe(self._answer())
                 try:
-                    await self._declare()
+                    await self._declare(self._orders.up_to(MAX_ENTRIES))
                     failures = 0
                     await self._woken.wait()
                 except ApiError as exc:
@@ -294,37 +311,10 @@ class ElasticJobScaler(_Watching):
                 reason=self._orders.reason,
             )
 
-    def _plan(self) -> _Plan | None:
-        """The job's plan. One that is another job's, of the same name, is none: ours is gone or not made yet."""
-        found = self._plans.get(self._namespace, self._auto)
-        plan = None if found is None else msgspec.convert(found, _Plan)
-        if plan is None or self._uid not in (owner.uid for owner in plan.metadata.owner_references or ()):
-            return None
-        return plan
-
     def _answer(self) -> tuple[PodReport, ...]:
         """Without an answer what was last known still is."""
         plan = self._plan()
         return self._reports if plan is None or plan.status is None else tuple(plan.status.pods or ())
-
-    async def _declare(self) -> None:
-        """In the plan that the operator made for this job; when that is there, if it is not yet."""
-        plan, orders = self._plan(), self._orders.up_to(MAX_ENTRIES)
-        if plan is None:
-            return
-        uid = plan.metadata.uid or ""
-        if self._declared is not None and self._declared[0] == uid and self._declared[1].are_as(orders):
-            return
-        spec: Json = {
-            "replicaResourceSpecs": {str(role): {"replicas": count} for role, count in self._asks.items()},
-            "createPods": [msgspec.to_builtins(entry) for entry in orders.create.values()],
-            "removePods": [{"name": name} for name in sorted(orders.remove)],
-            "reason": orders.reason[:1024],
-        }
-        metadata = {"name": self._auto, "namespace": self._namespace, "uid": uid}
-        body = {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
-        await self._client.apply(SCALE_PLANS, body, manager=MANAGER)
-        self._declared = (uid, orders)
 
 
 def _counts(asks: Mapping[Role, int]) -> ReplicaResourceSpecs | None:
@@ -333,7 +323,7 @@ def _counts(asks: Mapping[Role, int]) -> ReplicaResourceSpecs | None:
 
 
 class PodScaler(_Watching):
-    """A `Scaler` that creates and deletes Pods itself. `manifest` makes the Pod of a node; `labels` select them all.
+    """A `Scaler` that creates and deletes Pods itself. Of `<job>-auto` it needs only the counts that it asks for.
 
     It obeys the grant: no more Pods at a time than that, whatever is ordered; the rest waits. One Pod replaces another
     as soon as that one is deleted or has ended.
@@ -347,14 +337,17 @@ class PodScaler(_Watching):
         job: str,
         uid: str,
         labels: str,
-        manifest: Callable[[Node], Json],
-        report: Callable[[Pod], PodReport | None],
+        manifest: Callable[[Json, Node], Json],
+        report: Callable[[Pod], PodReport | None] = pod_report,
+        asks: Mapping[Role, int] | None = None,
         understand: Understand | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
     ) -> None:
+        """`labels` select the job's Pods. `manifest` makes the Pod of a node from the ElasticJob as it is now, or
+        raises `BadInput`; `report` says what a Pod tells of its node, None if it is no node's."""
         super().__init__(
-            client, namespace=namespace, job=job, uid=uid, understand=understand, settings=settings, rng=rng
+            client, namespace=namespace, job=job, uid=uid, asks=asks, understand=understand, settings=settings, rng=rng
         )
         self._pods: Informer[Pod] = self._informer(PODS, labels=labels)
         self._manifest = manifest
@@ -375,23 +368,37 @@ class PodScaler(_Watching):
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._jobs.run())
-            tasks.create_task(self._pods.run())
-            await self._jobs.synced()
-            await self._pods.synced()
+            for informer in (self._jobs, self._plans, self._pods):
+                tasks.create_task(informer.run())
+            for informer in (self._jobs, self._plans, self._pods):
+                await informer.synced()
             failures = 0
             while True:
                 self._woken.clear()
                 self._observe(self._reported())
-                failures = failures + 1 if await self._act() else 0
+                asked = await self._ask(failures)
+                failures = failures + 1 if await self._act() or not asked else 0
                 if failures:
                     await self._pause(failures)
                 else:
                     await self._woken.wait()
 
+    async def _ask(self, failures: int) -> bool:
+        """Keep the counts declared. The orders are carried out here: none stands in the plan."""
+        try:
+            await self._declare(Orders())
+        except ApiError as exc:
+            _complain(f"the plan {self._auto} could not be declared", exc, failures + 1)
+            return False
+        return True
+
     def _reported(self) -> tuple[PodReport, ...]:
-        found = (self._report(pod) for pod in sorted(self._pods.all(), key=lambda pod: pod.metadata.name))
+        ours = sorted((pod for pod in self._pods.all() if self._owns(pod)), key=lambda pod: pod.metadata.name)
+        found = (self._report(pod) for pod in ours)
         return tuple(report for report in found if report is not None)
+
+    def _owns(self, pod: Pod) -> bool:
+        return any(owner.controller and owner.uid == self._uid for owner in pod.metadata.owner_references)
 
     async def _act(self) -> bool:
         """Carry out what can be, side by side. Whether something has to be tried again."""
@@ -415,16 +422,33 @@ class PodScaler(_Watching):
         return [name for name in self._orders.create if name in self._nodes][:room]
 
     async def _create(self, name: str) -> bool:
+        entry, job = self._orders.create.get(name), self._jobs.get(self._namespace, self._job)
+        if entry is None or job is None or job["metadata"]["uid"] != self._uid:
+            return True  # called off, or the job is gone
+        # An agent knows the name of its Pod, the entry that of the machine under it.
+        node = replace(self._nodes[name], avoid_hosts=frozenset(entry.avoid_hosts or ()))
         try:
-            await self._client.create(PODS, self._manifest(self._nodes[name]))
-        except AlreadyExists:
-            await self._pods.refresh(self._namespace, name)
-        except ApiError as exc:
-            self._tried[name] = self._tried.get(name, 0) + 1
-            _complain(f"Pod {name} could not be created", exc, self._tried[name])
-            return False
+            await self._client.create(PODS, self._manifest(job, node))
+        except AlreadyExists as exc:
+            there = await self._look(name)
+            if there is None or not self._owns(there):
+                return self._not_made(name, exc)
+        except (ApiError, BadInput) as exc:
+            return self._not_made(name, exc)
         self._tried.pop(name, None)
         return True
+
+    def _not_made(self, name: str, why: ShoalError) -> bool:
+        self._tried[name] = self._tried.get(name, 0) + 1
+        _complain(f"Pod {name} could not be created", why, self._tried[name])
+        return False
+
+    async def _look(self, name: str) -> Pod | None:
+        """A Pod of which we may know less than the server. None: it is gone, or cannot be had now."""
+        try:
+            return await self._pods.refresh(self._namespace, name)
+        except ApiError:
+            return None
 
     async def _delete(self, name: str) -> bool:
         known = self._pods.get(self._namespace, name)
@@ -437,14 +461,14 @@ class PodScaler(_Watching):
         try:
             await self._client.delete(PODS, name, namespace=self._namespace, uid=known.metadata.uid)
         except (NotFound, Conflict):
-            await self._pods.refresh(self._namespace, name)  # gone, or another of that name: not what was meant
+            await self._look(name)  # gone, or another of that name: not what was meant
         except ApiError as exc:
             _complain(f"Pod {name} could not be deleted", exc, 1)
             return False
         return True
 
 
-def _complain(what: str, exc: ApiError, failures: int) -> None:
+def _complain(what: str, exc: ShoalError, failures: int) -> None:
     """Once at first and then less and less often; an API server that is away is no error of anybody here."""
     if failures & (failures - 1) == 0:
         level = logging.INFO if isinstance(exc, Unavailable) and failures < 4 else logging.WARNING
