@@ -28,7 +28,7 @@ from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_
 from shoal.platforms.kubernetes.objects import EVENTS, PODS
 from shoal.platforms.kubernetes.workqueue import WorkQueue
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 WRITES = frozenset({"write_status", "ensure", "create_pod", "delete_pod", "delete_job"})
 
 
