@@ -101,9 +101,10 @@ class Stage:
             finally:
                 for task in tasks:
                     task.cancel()
-                for task in tasks:
-                    with suppress(asyncio.CancelledError):
-                        await task
+                # Not one by one with their cancellation suppressed: that of whoever waits here would be lost as well.
+                for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(ended, Exception):
+                        raise ended
 
     # The cluster ---------------------------------------------------------------------------------------------------
 
