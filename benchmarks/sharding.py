@@ -152,7 +152,7 @@ async def client(number: int, gate: asyncio.Barrier, seconds: float, url: str, t
         pid=os.getpid(),
     )
     link = await connect(url, token=token, hello=hello)
-    owner = owner_of(node, 0, number)
+    owner = owner_of(node, 0, number, "benchmark")
     answers = aiter(link)
     pairs, held, rounds = 0, (), itertools.count(1)
     await gate.wait()

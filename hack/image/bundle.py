@@ -71,9 +71,11 @@ def _copy_interpreter(folder: Path, library: Path, version: str) -> None:
 def _install(target: Path) -> None:
     """Shoal itself as users get it: built from the tree, with the versions of the constraints file."""
     # Copies: what follows changes the libraries in place, and a hard link would change those of uv's cache with them.
-    words = ["pip", "install", "--quiet", "--link-mode", "copy", "--target", target]
-    words += ["--constraint", ROOT / "constraints.txt"]
-    subprocess.run([sys.executable, "-m", "uv", *words, f"{ROOT}[kubernetes]"], check=True)
+    what = ["--quiet", "--target", target, "--constraint", ROOT / "constraints.txt", f"{ROOT}[kubernetes]"]
+    by_uv = [sys.executable, "-m", "uv", "pip", "install", "--link-mode", "copy", *what]
+    if subprocess.run(by_uv, check=False).returncode:  # uv does not read pip's settings; pip is slower but gets there
+        shutil.rmtree(target, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *what], check=True)
     shutil.rmtree(target / "bin", ignore_errors=True)
 
 
