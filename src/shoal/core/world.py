@@ -200,6 +200,10 @@ class Rendezvous:
     unfinished: int = 0
     """How many members are in the committed world and have steps to do."""
     leaving: int = 0
+    strays: frozenset[NodeId] = frozenset()
+    """Members that have not come back since another master took over. What that one wrote down last may be older than
+    what they were told, so they may be in a world that nobody knows of: until each has come back or is given up, no
+    world is formed."""
 
     @property
     def running(self) -> World | None:
@@ -373,6 +377,44 @@ def superseded(r: Rendezvous, *, now: datetime) -> Step:
     return _settled(replace(r, breaking=Break.INTERRUPT), now, ())
 
 
+def taken_over(r: Rendezvous, nodes: Iterable[NodeId]) -> Rendezvous:
+    """Another master knows only what was written down, and `nodes` ran then."""
+    return replace(r, strays=frozenset(node for node in nodes if node in r.members))
+
+
+def returned(r: Rendezvous, node: NodeId, *, generation: int, prepared: int, now: datetime) -> Step:
+    """A member's agent is back. It was last in the world `generation`, and `prepared` is the newest it was told of.
+
+    What it tells and nobody knows was decided by a master that could not write it down. A world that was being formed
+    may have been committed: then it is. Of a later one nobody knows who else is in it, so it is over: each member that
+    comes from it is told to come out, and asks for the next one as everybody does. No number is used again that
+    somebody has heard of.
+    """
+    newest = max(generation, prepared)
+    is_stray = node in r.strays
+    r = replace(r, strays=r.strays - {node}, generation=max(r.generation, newest))
+    known = r.members.get(node)
+    if known is None:
+        return _settled(r, now, ())
+    notices: tuple[Notice, ...] = ()
+    current = r.committed.generation if r.committed is not None else 0
+    if known.standing in (Standing.PREPARED, Standing.ACKED) and r.pending is not None:
+        if generation == r.pending.generation:  # so all have acknowledged it; who has not heard of it yet will say so
+            return _settled(replace(_commit(r, []), unacked=0), now, ())
+        if newest <= r.pending.generation:
+            return _settled(r, now, ())
+        r = _abandoned(r)
+    if known.standing is Standing.ACTIVE:
+        if (generation, newest) == (current, current) or r.released:
+            return _settled(r, now, ())
+        r, notices = _broken(r, except_for=node, reason=f"{node} missed the start of world {current}")
+    elif is_stray or known.standing is not Standing.READY:
+        r = _put(r, replace(r.members[node], standing=Standing.EXPECTED))
+    if newest and r.members[node].standing is not Standing.READY:
+        notices += (Interrupt(newest, (node,), f"{node} comes from a world that is over"),)
+    return _settled(r, now, notices)
+
+
 def ticked(r: Rendezvous, *, now: datetime) -> Step:
     """Time passed; see `deadline`."""
     return _settled(r, now, ())
@@ -380,7 +422,7 @@ def ticked(r: Rendezvous, *, now: datetime) -> Step:
 
 def deadline(r: Rendezvous) -> datetime | None:
     """When `ticked` should be called if nothing happens before."""
-    if r.pending is not None or r.released or r.last_arrival is None or not r.unsettled:
+    if r.pending is not None or r.released or r.last_arrival is None or not r.unsettled or r.strays:
         return None
     if any(m.standing is Standing.ACTIVE for m in r.members.values()):
         return None
@@ -449,6 +491,8 @@ def _why_pause(r: Rendezvous, active: list[Member]) -> str | None:
 
 def _form(r: Rendezvous, now: datetime, out: list[Notice]) -> Rendezvous:
     """Close the round if everybody awaited is here, or the last call is over."""
+    if r.strays:
+        return r
     if r.unsettled and (r.last_arrival is None or now < r.last_arrival + r.settings.last_call):
         return r
     if any(m.standing is Standing.ACTIVE for m in r.members.values()):
@@ -611,4 +655,5 @@ def _drop(r: Rendezvous, node: NodeId) -> Rendezvous:
         unsettled=r.unsettled - member.is_awaited,
         unfinished=r.unfinished - member.is_unfinished,
         leaving=r.leaving - member.leaving,
+        strays=r.strays - {node},
     )

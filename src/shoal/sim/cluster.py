@@ -6,6 +6,9 @@ that is over. The platform starts nodes after a while and says when one has ende
 
 The master may die: between two events, after it has recorded a decision and before it acts, or before it has recorded
 it. Another one takes over with what was recorded, while everything else goes on.
+
+What it records in may be away for a while: the master acts all the same, and when it dies before the next record the
+one after it knows nothing of what it did. Nobody can take over as long as that lasts.
 """
 
 import random
@@ -21,6 +24,7 @@ from shoal.core.job.handle import Admitted
 from shoal.core.job.values import (
     AgentDisconnected,
     AgentJoined,
+    Announced,
     Command,
     DataAnswered,
     DataWoken,
@@ -40,6 +44,7 @@ from shoal.core.job.values import (
     NodeFinished,
     NodeLeft,
     NodeReady,
+    NodesAnnounced,
     NodeSucceeded,
     PeerLost,
     ProcessExited,
@@ -50,7 +55,7 @@ from shoal.core.job.values import (
     Tell,
     Ticked,
 )
-from shoal.core.nodes import NodeId, ProcessSeen
+from shoal.core.nodes import Node, NodeId, ProcessSeen
 from shoal.core.world import Commit, Dismiss, Interrupt, Pause, Prepare, Release, World
 from shoal.sim.clock import EPOCH, Link, VirtualClock
 from shoal.sim.training import Group, Pace, Phase, Process, Violation
@@ -94,9 +99,17 @@ class Cluster:
         self.down = False
         """There is no master."""
         self.failovers = 0
+        self.is_away = False
+        """Nothing can be recorded."""
+        self._away_until = 0
+        self._held: list[Effect] = []
+        """What is done when it is recorded, and not before."""
         self._crash: Crash | None = None
         self.agents: dict[NodeId, Agent] = {}
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[World, Group] = {}
+        """By world: two masters may use a number for two worlds, as long as no agent hears of both."""
+        self._newest = 0
+        """The newest generation that this master has prepared."""
         self.losses = 0
         """Kills, crashes, freezes and cut connections since the last world."""
         self.late_losses = 0
@@ -107,9 +120,12 @@ class Cluster:
         """The generation it was committed in."""
         self.lost_steps = 0
         self.worlds = 0
+        self.released: int | None = None
+        """The generation in which training finished."""
         self._handle = handle
         self._ticking: int | None = None
         self.job, effects = jobs.new_job(spec, settings, nodes=nodes, now=self.clock.now())
+        self.recorded = self.job
         self._carry_out(effects)
         self._tick_later()
 
@@ -125,11 +141,32 @@ class Cluster:
             self._die()
             return
         self.job, effects = self._handle(self.job, event, self.clock.now())
+        self._record()
         if crash is Crash.UNACTED:
             self._die()
             return
         self._carry_out(effects)
         self._wake_up()
+
+    def _record(self) -> None:
+        if not self.is_away:
+            self.recorded = self.job
+
+    def lose_store(self, micros: int) -> None:
+        """Nothing can be recorded for so long."""
+        self.is_away = True
+        self._away_until = max(self._away_until, self.clock.micros + micros)
+        self.clock.at(self._away_until, self._store_is_back)
+
+    def _store_is_back(self) -> None:
+        if not self.is_away or self.clock.micros < self._away_until:
+            return
+        self.note("the store is back")
+        self.is_away = False
+        if not self.down and not self.over:
+            self._record()
+            held, self._held = self._held, []
+            self._carry_out(tuple(held))
 
     def crash_master(self, how: Crash) -> None:
         """The master dies now, or with what happens next."""
@@ -142,7 +179,7 @@ class Cluster:
         if self.down or self.over:
             return
         self.note("the master dies", self._crash or Crash.IDLE)
-        self.down, self._crash = True, None
+        self.down, self._crash, self._held = True, None, []
         self.failovers += 1
         outage = self.chance.choice([1_000, 300_000, 2_000_000])
         for agent in self.agents.values():
@@ -151,16 +188,23 @@ class Cluster:
 
     def _take_over(self) -> None:
         """Another master, with the records and what the platform says."""
-        job = journal.replay([journal.snapshot(self.job)])
+        if self.is_away:
+            self.clock.at(self._away_until + 1, self._take_over)
+            return
+        job = journal.replay([journal.snapshot(self.recorded)])
         assert job is not None
-        self.down = False
+        self.down, self._newest = False, 0
         self.job = jobs.taken_over(job, self.clock.now(), reason="another master took over")
         self.note("another master takes over")
+        self._record()
         if self.job.ended is not None:
             self.over = True
             return
+        self.job = jobs.named(self.job, self.agents)
+        there = tuple(Announced(node=n, seat=agent.seat) for n, agent in self.agents.items() if agent.alive)
+        self.happen(NodesAnnounced(nodes=there))
         for node, agent in list(self.agents.items()):
-            if not agent.alive:
+            if not agent.alive and not self.down:
                 self.happen(NodeExited(node=node, exit=ProcessExit(code=agent.exit_code)))
         if self.down or self.over:
             return  # this one did not live long
@@ -173,6 +217,9 @@ class Cluster:
 
     def _carry_out(self, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
+            if self.is_away and jobs.waits_for_record(effect):
+                self._held.append(effect)
+                continue
             match effect:
                 case Tell(to=to, what=what):
                     self.note("tell", ",".join(to), what)
@@ -186,7 +233,7 @@ class Cluster:
                 case Scale(plan=plan):
                     for launched in plan.launch_nodes:
                         self.note("launch", launched.id)
-                        self._launch(launched.id)
+                        self._launch(launched)
                     for removed in plan.remove_nodes:
                         self._remove(removed.id)
                 case End():
@@ -200,11 +247,13 @@ class Cluster:
         if agent is not None and not agent.severed:
             agent.down.send(agent.doing(lambda: agent.hear(command)))
 
-    def _launch(self, node: NodeId) -> None:
-        if node in self.agents:
+    def _launch(self, node: Node) -> None:
+        if node.id in self.agents:
+            if self.agents[node.id].seat != node.seat:
+                raise Violation(f"two nodes are {node.id}")
             return  # asked for again by a master that took over
-        agent = Agent(self, node)
-        self.agents[node] = agent
+        agent = Agent(self, node.id, node.seat)
+        self.agents[node.id] = agent
         self.clock.after(self.chance.randrange(1, SLOWEST_LAUNCH), agent.doing(agent.connect))
 
     def _remove(self, node: NodeId) -> None:
@@ -240,21 +289,23 @@ class Cluster:
                 self._prepared(world)
             case Commit(world=world):
                 self._committed(world)
+            case Release(generation=generation):
+                self.released = generation
             case _:
                 pass
 
     def _prepared(self, world: World) -> None:
-        known = self.groups.get(world.generation)
-        if known is not None:
-            if known.world != world:
-                raise Violation(f"generation {world.generation} was used twice: {known.world} and {world}")
+        if world in self.groups:
             return  # told again to one that reconnected
-        if self.groups and world.generation < max(self.groups):
-            raise Violation(f"generation {world.generation} comes after {max(self.groups)}")
+        if self.released is not None:
+            raise Violation(f"generation {world.generation} comes after {self.released}, in which training finished")
+        if world.generation <= self._newest:
+            raise Violation(f"generation {world.generation} comes after {self._newest}, and is another: {world}")
+        self._newest = world.generation
         ranks = [rank for m in world.members for rank in range(m.base_rank, m.base_rank + m.slots)]
         if ranks != list(range(world.size)):
             raise Violation(f"generation {world.generation} has ranks {ranks}")
-        self.groups[world.generation] = Group(world, self.clock, self.chance, self.pace)
+        self.groups[world] = Group(world, self.clock, self.chance, self.pace)
 
     def _committed(self, world: World) -> None:
         """No step is lost but with the dead, and then one."""
@@ -283,9 +334,10 @@ class Cluster:
 class Agent:
     """One node: the agent and its training processes."""
 
-    def __init__(self, cluster: Cluster, node: NodeId) -> None:
+    def __init__(self, cluster: Cluster, node: NodeId, seat: int) -> None:
         self.cluster = cluster
         self.node = node
+        self.seat = seat
         self.incarnation = 1
         self.alive = True
         self.exit_code = 0
@@ -293,6 +345,11 @@ class Agent:
         self.sdk = False
         self.generation = 0
         """The committed world it is in."""
+        self.prepared = 0
+        """The newest generation it was told of."""
+        self._heard_of: World | None = None
+        self._pending = False
+        """It has not heard how that one went on."""
         self.processes: dict[int, Process] = {}
         self.started = 0
         self.up = self._link()
@@ -355,6 +412,7 @@ class Agent:
                 node=self.node,
                 incarnation=self.incarnation,
                 generation=self.generation,
+                prepared=self.prepared,
                 pid=1,
                 host="sim",
                 address=f"{self.node}:1",
@@ -376,7 +434,10 @@ class Agent:
         for local_rank, code in sorted(self._ended.items()):
             if code != 0:
                 self._say_exited(local_rank, code)
-        self._maybe_ready()
+        if not self._pending:
+            self._maybe_ready()
+        elif len(self._acked.get(self.prepared, ())) == self.cluster.job.spec.nproc:
+            self._say_acked(self.prepared)
         self._maybe_finished()
 
     def cut(self) -> None:
@@ -463,7 +524,7 @@ class Agent:
             case Prepare(world=world):
                 self._prepare(world)
             case Commit(world=world):
-                self._commit(world.generation)
+                self._commit(world)
             case Pause(generation=generation):
                 self._leave_world(generation, lambda p: p.pause(generation))
             case Interrupt(generation=generation):
@@ -495,17 +556,22 @@ class Agent:
             raise Violation(f"{self.node} is not in the world it is told to prepare: {world}")
         if member.incarnation != self.incarnation or self._restarting:
             return  # said before the master knew that a process died here
+        if world.generation <= self.prepared and world != self._heard_of:
+            raise Violation(f"{self.node} was told to prepare {self._heard_of} and is told to prepare {world}")
+        self.prepared, self._heard_of = world.generation, world
         if not self.sdk:
             self.say(NodeAcked(node=self.node, incarnation=self.incarnation, generation=world.generation, store={}))
             return
-        group = self.cluster.groups[world.generation]
+        self._pending = True
+        group = self.cluster.groups[world]
         for process in self._live():
             process.prepare(world, member.base_rank + process.slot, group)
 
-    def _commit(self, generation: int) -> None:
-        if self._restarting or self.cluster.groups[generation].world.member(self.node) is None:
+    def _commit(self, world: World) -> None:
+        if self._restarting:
             return
-        self.generation = generation
+        generation = self.generation = world.generation
+        self._pending = False
         if not self.sdk:
             self._start_processes()
             return
@@ -515,7 +581,10 @@ class Agent:
             process.commit(generation)
 
     def _leave_world(self, generation: int, do: Callable[[Process], None]) -> None:
-        if self.sdk:
+        if generation > self.generation:
+            self._pending = False  # it never heard of its commit: it is enough to wait for the next
+            self._maybe_ready() if self.sdk else self._say_ready_plain()
+        elif self.sdk:
             for process in self._live():
                 do(process)
         elif generation == self.generation:
@@ -527,7 +596,7 @@ class Agent:
         if incarnation < self.incarnation:
             return
         self.incarnation = incarnation
-        self._restarting = False
+        self._restarting = self._pending = False
         self.generation = 0
         self.sdk = self.sdk or sdk
         self._acked.clear()
@@ -582,6 +651,7 @@ class Agent:
             return
         if all(p in self._ready and p.phase is Phase.WAITING for p in live):
             self.generation = 0
+            self._pending = False
             steps = tuple(p.state.step if p.state else None for p in live)
             self.say(NodeReady(node=self.node, incarnation=self.incarnation, steps=steps, sdk=True))
 
@@ -589,15 +659,13 @@ class Agent:
         acked = self._acked.setdefault(generation, set())
         acked.add(process)
         if len(acked) == self.cluster.job.spec.nproc and not self._restarting:
-            event = NodeAcked(
-                node=self.node,
-                incarnation=self.incarnation,
-                generation=generation,
-                store={f"{process.rank}": b"x"},
-            )
-            self.say(event)
+            self._say_acked(generation)
             if self.cluster.chance.random() < 0.05:
-                self.say(event)
+                self._say_acked(generation)
+
+    def _say_acked(self, generation: int) -> None:
+        event = NodeAcked(node=self.node, incarnation=self.incarnation, generation=generation, store={self.node: b"x"})
+        self.say(event)
 
     def process_finished(self, process: Process, generation: int) -> None:
         self._finished.add(process)

@@ -3,6 +3,7 @@
     python -m shoal.sim.worlds --seeds 0:3000     many schedules; the seeds of those that fail are printed
     python -m shoal.sim.worlds --seed 17          one schedule with its trace, the same to the byte every time
     ... --failovers                               masters die too, and others take over
+    ... --outages                                 and for a while nothing that they decide can be recorded
 
 What is checked in every run: a generation is used once and all its members see the same ranks; a collective is entered
 by members with the same state; no update is lost but with the dead, and then one; every run ends, with success or
@@ -55,10 +56,14 @@ class Outcome:
 class Schedule:
     """What happens to a cluster, at which of its events."""
 
-    def __init__(self, cluster: Cluster, chance: random.Random, *, failovers: bool = False) -> None:
+    def __init__(
+        self, cluster: Cluster, chance: random.Random, *, failovers: bool = False, outages: bool = False
+    ) -> None:
         self.cluster = cluster
-        self.failovers = failovers
+        self.failovers = failovers or outages
         """Masters die too, as often as all other things together happen."""
+        self.outages = outages
+        """Also, nothing can be recorded for a while, as often."""
         self.chance = chance
         self.faults = 0
         self.crashes = 0
@@ -68,6 +73,9 @@ class Schedule:
 
     def strike(self) -> None:
         """Do one of the things that may happen."""
+        if self.outages and self.chance.random() < 0.3:
+            self._lose_store()
+            return
         if self.failovers and self.chance.random() < 0.5:
             self._crash_master()
             return
@@ -91,6 +99,12 @@ class Schedule:
         self.cluster.losses += 1
         self.cluster.note("strike: crash master", how)
         self.cluster.crash_master(how)
+
+    def _lose_store(self) -> None:
+        micros = self.chance.choice([200_000, 2_000_000, 20_000_000])
+        self.faults += 1
+        self.cluster.note("strike: the store is away for", micros / 1e6)
+        self.cluster.lose_store(micros)
 
     def _agents(self) -> list[Agent]:
         return [agent for agent in self.cluster.agents.values() if agent.alive]
@@ -169,8 +183,9 @@ def run(
     handle: Handle = jobs.handle,
     trace: Callable[[str], None] | None = None,
     failovers: bool = False,
+    outages: bool = False,
 ) -> Outcome:
-    """One schedule from beginning to end. `failovers`: masters die too."""
+    """One schedule from beginning to end. `failovers`: masters die too; `outages`: and cannot always record."""
     chance = random.Random(seed)
     unit = chance.choice([1, 1, 1, 1, 2])
     low = unit * chance.choice([1, 1, 1, 2])
@@ -190,7 +205,7 @@ def run(
         trace=trace,
         handle=handle,
     )
-    schedule = Schedule(cluster, chance, failovers=failovers)
+    schedule = Schedule(cluster, chance, failovers=failovers, outages=outages)
     violation: str | None = None
     try:
         _drive(cluster, schedule)
@@ -232,9 +247,11 @@ def _judge(cluster: Cluster, schedule: Schedule) -> None:
         raise Violation(f"succeeded after {cluster.highest} of {cluster.total} steps")
 
 
-def run_many(seeds: Sequence[int], *, at_once: int = 1, failovers: bool = False) -> list[Outcome]:
+def run_many(
+    seeds: Sequence[int], *, at_once: int = 1, failovers: bool = False, outages: bool = False
+) -> list[Outcome]:
     """Run these schedules, `at_once` processes sharing the work. The order and content of the answer is the same."""
-    one = functools.partial(run, failovers=failovers)
+    one = functools.partial(run, failovers=failovers, outages=outages)
     if at_once == 1 or len(seeds) < 200:
         return [one(seed) for seed in seeds]
     with ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -256,14 +273,16 @@ def main(arguments: list[str] | None = None) -> int:
     what.add_argument("--seeds", metavar="N|A:B", type=_seeds, help="run the schedules 0 to N-1, or A to B-1")
     parser.add_argument("--at-once", type=int, default=os.cpu_count() or 1, help="processes that share the work")
     parser.add_argument("--failovers", action="store_true", help="masters die too")
+    parser.add_argument("--outages", action="store_true", help="and for a while they can record nothing")
     given = parser.parse_args(arguments)
+    kind = {"failovers": given.failovers, "outages": given.outages}
     out = sys.stdout
     if given.seed is not None:
-        outcome = run(given.seed, trace=lambda line: print(line, file=out), failovers=given.failovers)
+        outcome = run(given.seed, trace=lambda line: print(line, file=out), **kind)
         print(outcome, file=out)
         return 1 if outcome.violation else 0
     began = time.monotonic()
-    outcomes = run_many(given.seeds, at_once=given.at_once, failovers=given.failovers)
+    outcomes = run_many(given.seeds, at_once=given.at_once, **kind)
     failed = [o for o in outcomes if o.violation]
     for outcome in failed:
         print(outcome, file=out)

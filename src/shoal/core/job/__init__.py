@@ -13,7 +13,7 @@ from shoal.core.job.looks import view
 from shoal.core.job.members import is_news, refusal, staying
 from shoal.core.job.respecify import following
 from shoal.core.job.resume import resumed
-from shoal.core.job.takeover import fenced, noted, reconcile, taken_over
+from shoal.core.job.takeover import fenced, named, noted, reconcile, taken_over, waits_for_record
 from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "handle",
     "is_forgotten",
     "is_news",
+    "named",
     "new_job",
     "noted",
     "reconcile",
@@ -37,4 +38,5 @@ __all__ = [
     "staying",
     "taken_over",
     "view",
+    "waits_for_record",
 ]

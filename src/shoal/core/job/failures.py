@@ -13,7 +13,7 @@ from shoal.core.hang import (
     WarnOfHang,
     decide_hang,
 )
-from shoal.core.job.members import one_fewer, replace_node, staying
+from shoal.core.job.members import is_seat_filled, one_fewer, replace_node, staying
 from shoal.core.job.turn import Turn, without
 from shoal.core.job.values import (
     DumpStacks,
@@ -178,7 +178,11 @@ def _recover(
             _restart_processes(turn, node, decision.reason)
         case RelaunchNode():
             _take_out(turn, node, NodeStatus.FAILED, cause, decision.reason)
-            replace_node(turn, node, decision)
+            if is_seat_filled(turn.job, node):
+                # By a master before this one, which could not write it down.
+                turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(node,), reason=decision.reason)))
+            else:
+                replace_node(turn, node, decision)
         case EndMember():
             ended_well = cause in (ExitCause.LEFT, ExitCause.SUCCEEDED)
             if not node_lost:
@@ -232,9 +236,14 @@ def _restart_processes(turn: Turn, node: Node, reason: str) -> None:
     if seen is not None:
         turn.put_seen(node.id, replace(seen, processes=()))  # what was seen of the dead says nothing of the new
     turn.tell(RestartNode(incarnation=incarnation, sdk=turn.job.sdk, reason=reason), node.id)
+    drop_out(turn, node.id, incarnation, reason)
+
+
+def drop_out(turn: Turn, node: NodeId, incarnation: int, reason: str) -> None:
+    """The node is in no world any more, and comes back as this incarnation."""
     # Plain scripts restart everywhere, so this node is back as soon as the others; so is everybody in the first round.
     awaited = not turn.job.sdk or turn.job.rendezvous.committed is None
-    turn.follow(world.dropped(turn.job.rendezvous, node.id, incarnation, awaited=awaited, now=turn.now, reason=reason))
+    turn.follow(world.dropped(turn.job.rendezvous, node, incarnation, awaited=awaited, now=turn.now, reason=reason))
 
 
 def _take_out(turn: Turn, node: Node, to: NodeStatus, cause: ExitCause, reason: str) -> None:

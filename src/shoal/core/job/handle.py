@@ -101,7 +101,8 @@ class Rejected:
 def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tuple[Job, Admitted | Rejected]:
     """May this agent in? One without a name joins by itself and is given one. The caller then sends `AgentJoined`.
 
-    A member of a job that is ending may: it is told to stop, with the time that is left for it.
+    A member of a job that is ending may: it is told to stop, with the time that is left for it. So may one that speaks
+    for a later incarnation than is known: the master that started it could not write it down (`AgentJoined` does).
     """
     known = job.nodes.get(node) if node is not None else None
     if job.ended is not None or (job.ending is not None and known is None):
@@ -114,9 +115,7 @@ def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tup
         return job, Rejected(reason=f"job {job.spec.name} has no node {node}")
     if not known.is_live:
         return job, Rejected(reason=f"{node} is no longer of job {job.spec.name} ({known.status}: {known.reason})")
-    if incarnation > known.incarnation:
-        return job, Rejected(reason=f"{node} speaks for incarnation {incarnation}, the job knows {known.incarnation}")
-    return job, Admitted(node=node, incarnation=known.incarnation)
+    return job, Admitted(node=node, incarnation=max(known.incarnation, incarnation))
 
 
 def _admit_newcomer(job: Job, now: datetime) -> tuple[Job, Admitted | Rejected]:
@@ -256,15 +255,38 @@ def _joined(turn: Turn, event: AgentJoined, node: Node) -> None:
         return
     if event.incarnation < node.incarnation:
         turn.tell(RestartNode(incarnation=node.incarnation, sdk=turn.job.sdk, reason=node.reason), node.id)
+    if node.id not in turn.job.rendezvous.members:
+        turn.tell(LeaveNode(reason=node.reason, grace=turn.job.settings.grace), node.id)
+        return
+    _learn(turn, event)
     r = turn.job.rendezvous
     member = r.members.get(node.id)
     if member is None:
-        turn.tell(LeaveNode(reason=node.reason, grace=turn.job.settings.grace), node.id)
-        return
+        return  # it may go: it was to leave
     if r.pending is not None and member.standing in (Standing.PREPARED, Standing.ACKED):
         turn.tell(Prepare(r.pending), node.id)
     elif member.standing is Standing.ACTIVE and r.committed is not None:
         _catch_up(turn, node.id, event.generation)
+
+
+def _learn(turn: Turn, event: AgentJoined) -> None:
+    """Take over what this agent was told by a master that could not write it down, and was away since."""
+    node, known = turn.job.nodes[event.node], turn.job.rendezvous.generation
+    newest = max(event.generation, event.prepared)
+    news = []
+    if event.incarnation > node.incarnation:
+        news.append(f"its processes are incarnation {event.incarnation}, not {node.incarnation}")
+        reason = f"{node.id} restarted its processes"
+        turn.put(replace(node, incarnation=event.incarnation))
+        failures.drop_out(turn, node.id, event.incarnation, reason)
+    if newest > known:
+        news.append(f"it has heard of world {newest}, not only of {known}")
+    if news:
+        turn.say(f"{node.id} knows what was not written down: {'; '.join(news)}")
+    back = world.returned(
+        turn.job.rendezvous, node.id, generation=event.generation, prepared=event.prepared, now=turn.now
+    )
+    turn.follow(back)
 
 
 def _time_to_stop(job: Job, now: datetime) -> timedelta:
@@ -273,14 +295,13 @@ def _time_to_stop(job: Job, now: datetime) -> timedelta:
 
 
 def _catch_up(turn: Turn, node: NodeId, generation: int) -> None:
-    """Tell a member of the committed world what it missed while it was away."""
+    """Tell a member of the committed world what it missed while it was away, if it was not in another."""
     r = turn.job.rendezvous
     assert r.committed is not None
     current = r.committed.generation
     if generation != current:
-        reason = f"{node} missed the start of world {current}"
-        turn.follow(world.broken(r, current, now=turn.now, reason=reason))
-    elif r.released:
+        return
+    if r.released:
         turn.tell(world.Release(current, (node,)), node)
     elif r.breaking is Break.PAUSE:
         turn.tell(Pause(current, (node,), turn.job.why), node)

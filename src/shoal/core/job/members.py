@@ -105,6 +105,14 @@ def launch(turn: Turn, count: int, *, reason: str) -> None:
     _start(turn, launch_nodes, remove=(), reason=reason)
 
 
+def is_seat_filled(job: Job, old: Node) -> bool:
+    """Whether another node has been started in its seat already."""
+    return any(
+        node.is_live and (node.role, node.seat) == (old.role, old.seat) and node.number > old.number
+        for node in job.nodes.values()
+    )
+
+
 def replace_node(turn: Turn, old: Node, decision: RelaunchNode) -> None:
     """Another node takes `old`'s seat; whatever is left of the old one goes."""
     resource = old.resource if decision.memory is None else replace(old.resource, memory=decision.memory)

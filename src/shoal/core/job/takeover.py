@@ -2,19 +2,24 @@
 
 The job itself did not stop: its nodes train on and come back one by one, and each says where it stands. So nothing is
 decided here about anybody, but that everybody has time to come back.
+
+The records may be older than what the nodes were told: the master before went on while its store was away. What a node
+was told it tells itself when it comes back (`AgentJoined`), and what was started the platform tells (`NodesAnnounced`).
+Nobody tells for those who were let go; so that, and only that, waits for the store (`waits_for_record`).
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from shoal.core import ledger
+from shoal.core import ledger, world
 from shoal.core.job import data
 from shoal.core.job.respecify import difference, following, respecified
 from shoal.core.job.turn import Turn
-from shoal.core.job.values import Job, JobSpec, Reuniting
+from shoal.core.job.values import Effect, Job, JobSpec, LeaveNode, Reuniting, Tell
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
+from shoal.core.world import Release
 
 
 def taken_over(
@@ -43,6 +48,7 @@ def taken_over(
         replace(
             job,
             seen=seen,
+            rendezvous=world.taken_over(job.rendezvous, running),
             reunion=Reuniting(missing=running) if is_replayed and running else None,
             ledger=data.taken_over(job.ledger, term, now, until),
             peer_closed=None,
@@ -52,6 +58,18 @@ def taken_over(
         reason,
         now,
     )
+
+
+def waits_for_record(effect: Effect) -> bool:
+    """Whether it is better done late than before it is written down: who was let go is not there to tell another
+    master, which would start it again. Nothing is lost by waiting: training has finished, or goes on without it."""
+    return isinstance(effect, Tell) and isinstance(effect.what, Release | LeaveNode)
+
+
+def named(job: Job, nodes: Collection[NodeId]) -> Job:
+    """The job, knowing that these names were given away, to whomever: no name is used twice."""
+    numbers = [int(number) for node in nodes if (number := node.rpartition("-")[2]).isdecimal()]
+    return replace(job, next_number=max((job.next_number, *(number + 1 for number in numbers))))
 
 
 def fenced(job: Job, term: int) -> Job:

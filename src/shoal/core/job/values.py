@@ -227,6 +227,8 @@ class AgentJoined:
     pid: int
     host: str
     address: str
+    prepared: int = 0
+    """The newest generation that it was ever told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
