@@ -468,6 +468,7 @@ get(Release)
         assert await agent == 0
         again = master.hellos[-1]
         assert (again.node, again.incarnation, again.generation, again.sdk) == ("worker-0", 1, 1, True)
+        assert again.prepared == 1
         assert await master.hear(Finished) == Finished(incarnation=1, generation=1)
 
 

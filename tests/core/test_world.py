@@ -521,6 +521,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.gone: set[NodeId] = set()
         self.releases = 0
         self.restarting: NodeId | None = None
+        self.back: NodeId | None = None
         self.word: tuple[NodeId, tuple[int | None, ...]] | None = None
 
     @initialize(low=st.integers(1, 3), more=st.integers(0, 4), unit=st.integers(1, 3))
@@ -618,6 +619,15 @@ class AnyOrder(RuleBasedStateMachine):
     def superseded(self) -> None:
         self.twice(lambda r: machine.superseded(r, now=self.now))
 
+    @rule(some=st.sets(nodes))
+    def taken_over(self, some: set[NodeId]) -> None:
+        """Another master knows only what was written down; these ran then."""
+        self.r = machine.taken_over(self.r, some)
+
+    @rule(node=nodes, generation=mostly_now, prepared=mostly_now)
+    def returned(self, node: NodeId, generation: int, prepared: int) -> None:
+        self.come_back(node, max(0, self.r.generation + generation), max(0, self.r.generation + prepared))
+
     @rule(seconds=st.sampled_from([0.0, 0.5, 2.5, 3.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
@@ -657,9 +667,17 @@ class AnyOrder(RuleBasedStateMachine):
             self.word = (node, steps)  # whatever it held before, this is what it holds now
         self.happened(step)
 
+    def come_back(self, node: NodeId, generation: int, prepared: int) -> None:
+        self.back = node
+        self.happened(machine.returned(self.r, node, generation=generation, prepared=prepared, now=self.now))
+        assert node not in self.r.strays
+        assert self.r.generation >= max(generation, prepared), "what somebody has heard of is not used again"
+        self.highest = max(self.highest, generation, prepared)
+
     def say_ack(self, node: NodeId, incarnation: int, generation: int) -> None:
         store = {f"{generation}/{node}": b"x"}
-        if not self.is_current(node, incarnation) or generation != self.r.generation:
+        pending = self.r.pending
+        if not self.is_current(node, incarnation) or pending is None or generation != pending.generation:
             late = machine.acked(self.r, node, incarnation, generation, store=store, now=self.now)
             assert late == (self.r, ()), "a late ack changes nothing"
         self.twice(lambda r: machine.acked(r, node, incarnation, generation, store=store, now=self.now))
@@ -669,9 +687,13 @@ class AnyOrder(RuleBasedStateMachine):
         return member is not None and member.incarnation == incarnation
 
     def somebody_moves(self) -> bool:
+        for node in sorted(self.r.strays):
+            self.come_back(node, 0, 0)
+            return True
         for m in list(self.r.members.values()):
             if m.standing is Standing.PREPARED:
-                self.say_ack(m.node, m.incarnation, self.r.generation)
+                assert self.r.pending is not None
+                self.say_ack(m.node, m.incarnation, self.r.pending.generation)
                 return True
             if m.standing is Standing.EXPECTED:
                 self.say_ready(m.node, m.incarnation, (None,))
@@ -705,7 +727,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.r, notices = step
         for notice in notices:
             self.look_at(notice, before)
-        self.restarting = self.word = None
+        self.restarting = self.word = self.back = None
 
     def look_at(self, notice: Notice, before: Rendezvous) -> None:
         if before.released:
@@ -717,6 +739,10 @@ class AnyOrder(RuleBasedStateMachine):
                 assert world == before.pending
                 assert {f"{world.generation}/{m.node}" for m in world.members} == set(store)
                 assert before.committed is None or before.committed.generation < world.generation
+            case Interrupt(to=to) if to == (self.back,):
+                assert self.r.members[to[0]].standing in (Standing.EXPECTED, Standing.ACTIVE), (
+                    "it will ask for the next"
+                )
             case Pause(generation=generation, to=to) | Interrupt(generation=generation, to=to):
                 assert self.r.committed is not None
                 assert generation == self.r.committed.generation
@@ -745,6 +771,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def look_at_world(self, world: World) -> None:
         assert world.generation > self.highest, "a generation is never used twice"
+        assert not self.r.strays, "who has not come back may be in a world that nobody knows of"
         self.highest = world.generation
         assert world.generation == self.r.generation
         limits = self.r.settings
@@ -793,7 +820,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert active.items() <= {m.node: m.incarnation for m in self.r.committed.members}.items()
         if self.r.running is not None:
             assert active
-        assert self.r.pending is None or self.r.pending.generation == self.r.generation == self.highest
+        assert self.r.pending is None or self.r.pending.generation <= self.r.generation == self.highest
         seniorities = [m.seniority for m in self.r.members.values() if m.seniority is not None]
         assert len(set(seniorities)) == len(seniorities)
 

@@ -13,6 +13,7 @@ from tests.core.ledger.builders import a_dataset
 from shoal.core.errors import BadInput, Disconnected, StateTaken, StateUnavailable, StateUnreadable, Superseded
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec
+from shoal.core.job.values import Announced
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
 from shoal.core.ports import Clock, StateStore
@@ -29,12 +30,17 @@ from shoal.wire.messages import (
     DataAnswers,
     DataKept,
     DataRound,
+    Exited,
+    Finished,
     FromMaster,
     Hello,
+    Interrupt,
     Pause,
     Prepare,
     Progress,
     Ready,
+    Release,
+    Restart,
 )
 from shoal.wire.tokens import JobKeys, Purpose
 
@@ -109,8 +115,9 @@ async def a_master(
 
 
 class Agent:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, incarnation: int = 1) -> None:
         self.connection = connection
+        self.incarnation = incarnation
         self.name = connection.welcome.node
         self.messages = aiter(connection)
 
@@ -123,32 +130,42 @@ class Agent:
 
     async def joins_world(self, step: int | None = None) -> int:
         """Be ready, and acknowledge whatever is prepared until a world is committed."""
-        await self.connection.send(Ready(incarnation=1, steps=(step,), sdk=True))
+        await self.connection.send(Ready(incarnation=self.incarnation, steps=(step,), sdk=True))
         while True:
             message = await self.hears(Prepare | Commit)
             if isinstance(message, Commit):
                 return message.generation
             assert isinstance(message, Prepare)
-            await self.connection.send(Ack(incarnation=1, generation=message.world.generation, store={}))
+            ack = Ack(incarnation=self.incarnation, generation=message.world.generation, store={})
+            await self.connection.send(ack)
 
 
-async def agent(master: Master, node: str | None, *, generation: int = 0, term: int = 0) -> Agent:
+async def agent(
+    master: Master,
+    node: str | None,
+    *,
+    generation: int = 0,
+    prepared: int = 0,
+    term: int = 0,
+    incarnation: int = 1,
+) -> Agent:
     hello = Hello(
         protocol=PROTOCOL,
         job="j",
         node=node,
-        incarnation=1,
+        incarnation=incarnation,
         host="h",
         address="127.0.0.1",
         slots=1,
         pid=1,
         generation=generation,
+        prepared=prepared,
         sdk=True,
         term=term,
     )
     connection = await connect(master.url, token=KEYS.token(Purpose.AGENT), hello=hello)
     CONNECTIONS.append(connection)
-    return Agent(connection)
+    return Agent(connection, incarnation)
 
 
 async def a_world(master: Master, *nodes: str) -> list[Agent]:
@@ -362,3 +379,58 @@ async def test_a_store_in_long_trouble_keeps_nobody_from_its_end_and_nothing_els
         state.trouble = None
         clock.ahead += 2 * keeper.RETRY
         assert await training.hears(DataKept) == DataKept(number=7)
+
+
+async def test_what_was_decided_while_the_store_was_away_is_learnt_from_the_agents() -> None:
+    """A restart, a world without the one that restarts, and a node that was asked for: none of it is written down."""
+    state = MemoryState()
+    async with a_master(MemoryStore(state, pace=timedelta(seconds=10)), nodes=2) as first:
+        stays, restarts = await a_world(first.master, "worker-0", "worker-1")
+        before = first.master.view().generation
+        state.trouble = "the API server is away"
+        await restarts.connection.send(
+            Exited(incarnation=1, local_rank=0, pid=1, code=137, oom=False, error=None, uptime_seconds=60)
+        )
+        assert await restarts.hears(Restart) is not None
+        await stays.hears(Interrupt)
+        assert await stays.joins_world(5) == before + 1
+        first.master.scale(3, who="test")
+        await first.until(lambda view: len(view.nodes) == 3)
+        await first.die()
+    state.trouble = None
+    async with a_master(MemoryStore(state, pace=timedelta(seconds=10)), nodes=2) as second:
+        assert second.master.view().generation == before
+        unknown = asyncio.create_task(agent(second.master, "worker-2", term=1))
+        back = await agent(second.master, "worker-0", generation=before + 1, prepared=before + 1, term=1)
+        assert await back.hears(Interrupt) == Interrupt(
+            generation=before + 1, reason="worker-0 comes from a world that is over"
+        )
+        again = await agent(second.master, "worker-1", prepared=before, incarnation=2, term=1)
+        assert again.connection.welcome.incarnation == 2
+        second.master.announced((Announced(node=NodeId("worker-2"), seat=2),))
+        newcomer = await unknown
+        async with asyncio.timeout(PATIENCE):
+            generations = await asyncio.gather(*(each.joins_world() for each in (back, again, newcomer)))
+        assert min(generations) > before + 1
+        view = second.master.view()
+        assert (view.restarts, [node.incarnation for node in view.nodes]) == (1, [1, 2, 1])
+
+
+@pytest.mark.parametrize("is_long", [False, True], ids=["until-it-is-back", "but-not-for-ever"])
+async def test_nobody_is_released_before_it_is_written_down(is_long: bool) -> None:
+    state, clock = MemoryState(), FastClock()
+    async with a_master(MemoryStore(state, pace=timedelta(seconds=10)), clock=clock) as running:
+        agents = await a_world(running.master, "worker-0", "worker-1")
+        generation = running.master.view().generation
+        state.trouble = "the API server is away"
+        for each in agents:
+            await each.connection.send(Finished(incarnation=1, generation=generation))
+        await running.until(lambda view: any("cannot be kept" in d.reason for d in view.decisions))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await agents[0].hears(Release)
+        clock.ahead += 2 * (keeper.PATIENCE if is_long else keeper.RETRY)
+        if not is_long:
+            state.trouble = None
+        for each in agents[1:]:
+            assert await each.hears(Release) == Release(generation=generation)

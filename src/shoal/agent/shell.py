@@ -262,6 +262,7 @@ class Shell:
             slots=settings.slots,
             pid=os.getpid(),
             generation=node.generation,
+            prepared=node.prepared,
             sdk=node.sdk,
             term=0 if self._welcome is None else self._welcome.term,
         )

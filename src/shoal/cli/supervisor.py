@@ -309,6 +309,7 @@ class Supervisor:
             job=self._view.name,
             running=self._scaler.existing(),
             ended={str(node): exit for node, exit in self._ended.items()},
+            seats=self._scaler.seats(),
             term=self._term,
         )
 

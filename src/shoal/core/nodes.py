@@ -20,6 +20,10 @@ NodeId = NewType("NodeId", str)
 """`worker-3`: role and number. Unique in the life of a job."""
 
 
+MOST_DIGITS = 15
+"""Of a node's number; no job starts so many."""
+
+
 class Role(StrEnum):
     CHIEF = "chief"
     WORKER = "worker"
@@ -108,3 +112,10 @@ class ProcessSeen:
 
 def node_id(role: Role, number: int) -> NodeId:
     return NodeId(f"{role}-{number}")
+
+
+def parsed(node: str) -> tuple[Role, int] | None:
+    """Role and number of a node by its name; None: it is no node's."""
+    role, _, number = node.rpartition("-")
+    is_one = role in tuple(Role) and number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS
+    return (Role(role), int(number)) if is_one else None

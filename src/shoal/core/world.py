@@ -182,7 +182,7 @@ class Rendezvous:
 
     settings: WorldSettings
     generation: int = 0
-    """The highest generation ever prepared."""
+    """The highest generation ever prepared, by any master, as far as is known."""
     members: Mapping[NodeId, Member] = field(default_factory=dict)
     committed: World | None = None
     """The world that trains, or the last one that did while the next is being formed."""
@@ -394,7 +394,7 @@ def returned(r: Rendezvous, node: NodeId, *, generation: int, prepared: int, now
     is_stray = node in r.strays
     r = replace(r, strays=r.strays - {node}, generation=max(r.generation, newest))
     known = r.members.get(node)
-    if known is None:
+    if known is None or r.released:
         return _settled(r, now, ())
     notices: tuple[Notice, ...] = ()
     current = r.committed.generation if r.committed is not None else 0
@@ -405,11 +405,12 @@ def returned(r: Rendezvous, node: NodeId, *, generation: int, prepared: int, now
             return _settled(r, now, ())
         r = _abandoned(r)
     if known.standing is Standing.ACTIVE:
-        if (generation, newest) == (current, current) or r.released:
+        if generation == newest == current:
             return _settled(r, now, ())
         r, notices = _broken(r, except_for=node, reason=f"{node} missed the start of world {current}")
     elif is_stray or known.standing is not Standing.READY:
-        r = _put(r, replace(r.members[node], standing=Standing.EXPECTED))
+        soon = known.standing is not Standing.EXPECTED or generation > 0  # it is up, and will be ready in a moment
+        r = _put(r, replace(r.members[node], standing=Standing.EXPECTED, awaited=known.awaited or soon))
     if newest and r.members[node].standing is not Standing.READY:
         notices += (Interrupt(newest, (node,), f"{node} comes from a world that is over"),)
     return _settled(r, now, notices)

@@ -130,6 +130,11 @@ class Keeper:
         """Nothing could be written for so long that whoever is about to end need not wait for it."""
         return self._trouble_since is not None and self._clock.now() - self._trouble_since > PATIENCE
 
+    @property
+    def may_be_back_soon(self) -> bool:
+        """Nothing can be written now, another master would go on from what was, and it is worth waiting."""
+        return self.replays and self.trouble is not None and not self.is_in_lasting_trouble
+
     async def _keep_all(self, job: Job) -> None:
         now = self._clock.now()
         if self.trouble is not None:

@@ -4,6 +4,9 @@
 `StateStore` what was decided is recorded before it is acted upon: one task writes what has changed and then carries out
 the effects, and whatever happens while it writes goes into the next record. Sends are queued per agent; plans go to
 the scaler through a queue with retries.
+
+A store that is away does not stop training: what is decided is done all the same, for a master that follows learns it
+from those who did it. Only who is let go for good waits for the record, and not for ever (`waits_for_record`).
 """
 
 import asyncio
@@ -30,7 +33,9 @@ from shoal.core.job import (
     following,
     handle,
     is_forgotten,
+    is_later,
     is_news,
+    named,
     new_job,
     noted,
     reconcile,
@@ -39,6 +44,7 @@ from shoal.core.job import (
     staying,
     taken_over,
     view,
+    waits_for_record,
 )
 from shoal.core.job.handle import Rejected
 from shoal.core.job.values import (
@@ -146,6 +152,8 @@ class Master:
         self._clock = clock or SystemClock()
         self._keeper = None if store is None else Keeper(store, self._clock, changed=self._durability)
         self._undone: list[Effect] = []
+        self._held: tuple[Effect, ...] = ()
+        """What waits for a store that is away."""
         self._unrecorded = asyncio.Event()
         self._recorded: list[asyncio.Future[None]] = []
         self._unkept: dict[NodeId, int] = {}
@@ -299,7 +307,7 @@ class Master:
         if not await self.outranks(hello.term, hello.node or hello.host):
             return None
         node = NodeId(hello.node) if hello.node is not None else None
-        if node is not None and spec.platform_grows and not await self._is_announced(node):
+        if node is not None and self._is_to_be_announced(node) and not await self._is_announced(node):
             return None
         before = self._job
         self._job, answer = admit(before, node, hello.incarnation, self._clock.now())
@@ -328,6 +336,11 @@ class Master:
             checkpoint=spec.checkpoint,
             resumed=self._job.resumed > 0,
         )
+
+    def _is_to_be_announced(self, node: NodeId) -> bool:
+        """Whether the platform may know of a node that the job does not: because it adds them itself, or because the
+        master that asked for it could not write it down."""
+        return self._job.spec.platform_grows or (self.term > 1 and is_later(self._job, node))
 
     async def _is_announced(self, node: NodeId) -> bool:
         """Whether the platform has told of a node, now or in a moment."""
@@ -362,6 +375,7 @@ class Master:
                 node=node,
                 incarnation=hello.incarnation,
                 generation=hello.generation,
+                prepared=hello.prepared,
                 pid=hello.pid,
                 host=hello.host,
                 address=hello.address,
@@ -414,6 +428,7 @@ class Master:
         known: frozenset[NodeId] | None = None,
     ) -> None:
         """What there is on the platform; `known`: see `reconcile`."""
+        self._job = named(self._job, {*running, *ended, *(known or ())})
         for node, exit in ended.items():
             told = self._job.nodes.get(node)
             if told is not None and (told.is_live or node in self._job.unexplained):
@@ -496,9 +511,18 @@ class Master:
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
-            self._do(tuple(effects), is_kept=is_kept)
+            self._do(self._ripe(tuple(effects)), is_kept=is_kept)
             if self._keeper.is_in_lasting_trouble:
                 self._let_go()
+
+    def _ripe(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        """What is to be done now; the rest waits for the store."""
+        assert self._keeper is not None
+        effects, self._held = (*self._held, *effects), ()
+        if not self._keeper.may_be_back_soon:
+            return effects
+        self._held = tuple(effect for effect in effects if waits_for_record(effect))
+        return tuple(effect for effect in effects if not waits_for_record(effect))
 
     def _let_go(self) -> None:
         """Who is about to end does not wait for a store that has been in trouble for long."""
@@ -529,7 +553,7 @@ class Master:
     def _durability(self, trouble: str | None) -> None:
         """The state can be kept no more, or again."""
         assert self._keeper is not None
-        loss = "the next one goes on from what was kept last" if self._keeper.replays else "the job ends"
+        loss = "the next one has to ask the agents what was decided since" if self._keeper.replays else "the job ends"
         reason = (
             "the job's state is kept again"
             if trouble is None

@@ -14,6 +14,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from shoal.core.errors import PlatformUnavailable, ProtocolError
 from shoal.core.exits import ProcessExit
+from shoal.core.job.values import Announced
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
 from shoal.core.view import ENDED
@@ -51,6 +52,8 @@ class Desk(Protocol):
     def refuses(self, hello: PlatformHello) -> str | None: ...
 
     async def outranks(self, term: int, who: str) -> bool: ...
+
+    def announced(self, nodes: tuple[Announced, ...]) -> None: ...
 
     def exists(self, running: frozenset[NodeId], ended: dict[NodeId, ProcessExit]) -> None: ...
 
@@ -178,6 +181,7 @@ class RemoteScaler:
         assert self._socket is not None
         self._socket.push(encode(self._desk.seen()))
         ended = {NodeId(node): exit for node, exit in hello.ended.items()}
+        self._desk.announced(tuple(Announced(node=NodeId(node), seat=seat) for node, seat in hello.seats.items()))
         self._desk.exists(frozenset(NodeId(node) for node in hello.running), ended)
         if self._end is not None:
             self._socket.push(encode(self._end))

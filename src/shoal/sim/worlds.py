@@ -53,6 +53,16 @@ class Outcome:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """At this event of a schedule nothing can be recorded any more, at that one the master dies."""
+
+    away_at: int
+    crash_at: int
+    how: Crash
+    micros: int = 20_000_000
+
+
 class Schedule:
     """What happens to a cluster, at which of its events."""
 
@@ -69,7 +79,15 @@ class Schedule:
         self.crashes = 0
         count = chance.choice([0, 1, 1, 2, 3, 4, 6])
         horizon = chance.choice([60, 200, 500])
-        self.due = sorted(chance.randrange(1, horizon) for _ in range(count))
+        self.due = [(at, self.strike) for at in sorted(chance.randrange(1, horizon) for _ in range(count))]
+
+    def add(self, outage: Outage) -> None:
+        """Beside all else that happens."""
+        self.due += [
+            (outage.away_at, lambda: self.cluster.lose_store(outage.micros)),
+            (outage.crash_at, lambda: self._crash_master(outage.how)),
+        ]
+        self.due.sort(key=lambda due: due[0])
 
     def strike(self) -> None:
         """Do one of the things that may happen."""
@@ -77,7 +95,7 @@ class Schedule:
             self._lose_store()
             return
         if self.failovers and self.chance.random() < 0.5:
-            self._crash_master()
+            self._crash_master(self.chance.choice(list(Crash)))
             return
         actions: list[tuple[Callable[[], None], int]] = [
             (self._kill_process, 5),
@@ -93,8 +111,7 @@ class Schedule:
         self.faults += 1
         action()
 
-    def _crash_master(self) -> None:
-        how = self.chance.choice(list(Crash))
+    def _crash_master(self, how: Crash) -> None:
         self.faults += 1
         self.cluster.losses += 1
         self.cluster.note("strike: crash master", how)
@@ -184,8 +201,10 @@ def run(
     trace: Callable[[str], None] | None = None,
     failovers: bool = False,
     outages: bool = False,
+    outage: Outage | None = None,
 ) -> Outcome:
-    """One schedule from beginning to end. `failovers`: masters die too; `outages`: and cannot always record."""
+    """One schedule from beginning to end. `failovers`: masters die too; `outages`: and cannot always record; `outage`:
+    that one besides."""
     chance = random.Random(seed)
     unit = chance.choice([1, 1, 1, 1, 2])
     low = unit * chance.choice([1, 1, 1, 2])
@@ -206,6 +225,8 @@ def run(
         handle=handle,
     )
     schedule = Schedule(cluster, chance, failovers=failovers, outages=outages)
+    if outage is not None:
+        schedule.add(outage)
     violation: str | None = None
     try:
         _drive(cluster, schedule)
@@ -228,9 +249,9 @@ def _drive(cluster: Cluster, schedule: Schedule) -> None:
     due = list(schedule.due)
     clock = cluster.clock
     while not cluster.over and clock.step():
-        while due and clock.events >= due[0]:
-            due.pop(0)
-            schedule.strike()
+        while due and clock.events >= due[0][0]:
+            _, strike = due.pop(0)
+            strike()
         if clock.micros > LONGEST or clock.events > MOST_EVENTS:
             break
 

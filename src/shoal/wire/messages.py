@@ -33,6 +33,10 @@ Term = Annotated[int, msgspec.Meta(ge=0, lt=MAX_TERM)]
 """A master's term, as a peer has heard of it. A master takes one above it, so not any number is believed."""
 
 
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+"""A generation or an incarnation that a peer was told of. A master counts on from it, so not any number is believed."""
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag=True):
     """The base of all messages. The class name is the tag."""
 
@@ -46,14 +50,17 @@ class Hello(Message, frozen=True, kw_only=True):
     protocol: int
     job: str
     node: str | None
-    incarnation: int
+    incarnation: Count
+    """Higher than the master knows, if the one before could not write down that it restarted the processes."""
     host: str
     address: str
     """Where peers can reach this node's training processes."""
     slots: int
     pid: int
-    generation: int = 0
+    generation: Count = 0
     """The committed world it is in; 0: none. Not 0 when it reconnects."""
+    prepared: Count = 0
+    """The newest generation it was ever told of: it takes no part in one that is not newer."""
     sdk: bool = False
     term: Term = 0
     """The highest term of a master it has spoken to; a master with a lower one has been superseded."""

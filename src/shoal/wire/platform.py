@@ -5,6 +5,8 @@ master says which nodes should and should not, and the platform tells of every e
 it begins again with what exists: nothing has to be remembered on the way.
 """
 
+import msgspec
+
 from shoal.core.exits import ProcessExit
 from shoal.core.nodes import Node
 from shoal.core.view import JobView
@@ -22,6 +24,9 @@ class PlatformHello(Message, frozen=True, kw_only=True):
     """The nodes that exist."""
     ended: dict[str, ProcessExit]
     """Those that existed, and how they ended. A node in neither was never started."""
+    seats: dict[str, int] = msgspec.field(default_factory=dict)
+    """Of those that exist: a master that cannot know of one, because the one before could not write it down, takes it
+    over."""
     term: Term = 0
     """The highest term of a master it has spoken to."""
     view_seconds: float = 0.25

@@ -13,7 +13,7 @@ from shoal.core.job.looks import view
 from shoal.core.job.members import is_news, refusal, staying
 from shoal.core.job.respecify import following
 from shoal.core.job.resume import resumed
-from shoal.core.job.takeover import fenced, named, noted, reconcile, taken_over, waits_for_record
+from shoal.core.job.takeover import fenced, is_later, named, noted, reconcile, taken_over, waits_for_record
 from shoal.core.job.values import Effect, Event, Job, JobSettings, JobSpec
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "following",
     "handle",
     "is_forgotten",
+    "is_later",
     "is_news",
     "named",
     "new_job",

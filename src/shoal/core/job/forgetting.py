@@ -11,7 +11,7 @@ from datetime import timedelta
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import Job
 from shoal.core.ledger.intervals import merged
-from shoal.core.nodes import Node, NodeId, NodeStatus, Role
+from shoal.core.nodes import Node, NodeId, NodeStatus, parsed
 
 KEPT_ENDED = 256
 """So many ended nodes are always remembered, for people."""
@@ -64,10 +64,11 @@ def _referred(job: Job) -> set[NodeId]:
 
 def is_forgotten(job: Job, node: NodeId) -> bool:
     """Whether it was of the job, and ended long ago."""
-    role, _, number = node.rpartition("-")
-    if role not in tuple(Role) or not number.isdecimal():
+    name = parsed(node)
+    if name is None:
         return False
-    return any(start <= int(number) < stop for start, stop in job.forgotten.get(Role(role), ()))
+    role, number = name
+    return any(start <= number < stop for start, stop in job.forgotten.get(role, ()))
 
 
 def restarts_of(nodes: Iterable[Node]) -> int:

@@ -373,7 +373,7 @@ def _ended_well(turn: Turn, node: Node, reason: str) -> None:
 
 def _peer_lost(turn: Turn, event: PeerLost) -> None:
     """With a closed socket as well, the peer is gone at once; else the world gets a moment to learn who it was."""
-    if not _is_held_up(turn.job) or turn.job.rendezvous.generation != event.generation:
+    if not _is_held_up(turn.job) or _current(turn.job) != event.generation:
         return
     if turn.job.peer_closed is None:
         turn.job = replace(turn.job, peer_closed=turn.now)
@@ -488,13 +488,19 @@ def _check_broken(turn: Turn) -> None:
     turn.job = replace(job, peer_closed=None)
     if _is_held_up(job):
         reason = "members lost a connection to each other"
-        turn.follow(world.broken(job.rendezvous, job.rendezvous.generation, now=turn.now, reason=reason))
+        turn.follow(world.broken(job.rendezvous, _current(job), now=turn.now, reason=reason))
 
 
 def _is_held_up(job: Job) -> bool:
     """A closed connection would hold the committed world up: it trains, or is on its way to a pause."""
     r = job.rendezvous
     return r.committed is not None and r.pending is None and r.breaking is not Break.INTERRUPT
+
+
+def _current(job: Job) -> int:
+    """The committed generation; 0: none."""
+    committed = job.rendezvous.committed
+    return 0 if committed is None else committed.generation
 
 
 def _check_short(turn: Turn) -> None:
@@ -544,7 +550,7 @@ def _settle(turn: Turn) -> None:
     if phase is not job.phase:
         reason = {
             JobPhase.STARTING: "waiting for the first world",
-            JobPhase.RUNNING: f"world {r.generation} trains",
+            JobPhase.RUNNING: f"world {_current(job)} trains",
             JobPhase.RESIZING: job.why,
         }[phase]
         turn.job = replace(job, phase=phase, reason=reason)

@@ -6,7 +6,7 @@ from shoal.core import world
 from shoal.core.job.forgetting import is_forgotten
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import Announced, Job, Scale, ScaleAsked
-from shoal.core.nodes import Node, NodeId, NodeStatus, Role
+from shoal.core.nodes import Node, NodeId, NodeStatus, Role, parsed
 from shoal.core.plans import NodeGroupResource, NodeResource, ScalePlan
 from shoal.core.recovery import RelaunchNode
 
@@ -67,15 +67,15 @@ def adopt(turn: Turn, announced: tuple[Announced, ...]) -> None:
             turn.put(replace(known, resource=each.resource))
     nodes = tuple(
         Node(
-            role=Role(each.node.rpartition("-")[0]),
-            number=int(each.node.rpartition("-")[2]),
+            role=name[0],
+            number=name[1],
             seat=each.seat,
             since=turn.now,
             reason="the platform added it",
             resource=each.resource,
         )
         for each in announced
-        if each.node not in turn.job.nodes and not is_forgotten(turn.job, each.node)
+        if is_news(turn.job, each) and each.node not in turn.job.nodes and (name := parsed(each.node)) is not None
     )
     if nodes:
         turn.say(f"the platform adds {', '.join(node.id for node in nodes)}")
@@ -91,7 +91,9 @@ def has_news(known: Node, announced: Announced) -> bool:
 def is_news(job: Job, announced: Announced) -> bool:
     """Whether the platform tells of a node that is not known, or what is not known of one."""
     known = job.nodes.get(announced.node)
-    return not is_forgotten(job, announced.node) if known is None else has_news(known, announced)
+    if known is not None:
+        return has_news(known, announced)
+    return parsed(announced.node) is not None and not is_forgotten(job, announced.node)
 
 
 def launch(turn: Turn, count: int, *, reason: str) -> None:

@@ -17,7 +17,7 @@ from shoal.core.job import data
 from shoal.core.job.respecify import difference, following, respecified
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import Effect, Job, JobSpec, LeaveNode, Reuniting, Tell
-from shoal.core.nodes import Node, NodeId, NodeStatus
+from shoal.core.nodes import Node, NodeId, NodeStatus, parsed
 from shoal.core.plans import ScalePlan
 from shoal.core.world import Release
 
@@ -67,9 +67,20 @@ def waits_for_record(effect: Effect) -> bool:
 
 
 def named(job: Job, nodes: Collection[NodeId]) -> Job:
-    """The job, knowing that these names were given away, to whomever: no name is used twice."""
-    numbers = [int(number) for node in nodes if (number := node.rpartition("-")[2]).isdecimal()]
-    return replace(job, next_number=max((job.next_number, *(number + 1 for number in numbers))))
+    """The job, knowing that these names were given away, by whichever master: no name is used twice."""
+    following = max((_number(node) + 1 for node in nodes), default=0)
+    return job if following <= job.next_number else replace(job, next_number=following)
+
+
+def is_later(job: Job, node: NodeId) -> bool:
+    """Whether no master that the records tell of has given this name away."""
+    return _number(node) >= job.next_number
+
+
+def _number(node: NodeId) -> int:
+    """-1: it is none of our names."""
+    name = parsed(node)
+    return -1 if name is None else name[1]
 
 
 def fenced(job: Job, term: int) -> Job:

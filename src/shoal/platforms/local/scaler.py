@@ -78,6 +78,10 @@ class LocalScaler:
         """The nodes whose processes are there."""
         return tuple(self._children)
 
+    def seats(self) -> dict[str, int]:
+        """Which place of the job each of them fills."""
+        return {node: child.seat for node, child in self._children.items()}
+
     async def close(self) -> None:
         children = list(self._children.values())
         for child in children:
@@ -87,7 +91,7 @@ class LocalScaler:
     def _start(self, node: Node) -> None:
         launch = self._launch(node)
         try:
-            child = _Child(node.id, launch, self._output, self._exited)
+            child = _Child(node, launch, self._output, self._exited)
         except OSError as exc:
             raise PlatformUnavailable(f"{node.id}: cannot start {launch.argv[0]}: {exc}") from exc
         self._ever.add(node.id)
@@ -113,9 +117,10 @@ class _Child:
     """One agent process, its pipes and its end."""
 
     def __init__(
-        self, node: NodeId, launch: LocalLaunch, output: Output, on_exit: Callable[[NodeId, int], None]
+        self, started: Node, launch: LocalLaunch, output: Output, on_exit: Callable[[NodeId, int], None]
     ) -> None:
-        self._node = node
+        self._node = node = started.id
+        self.seat = started.seat
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
