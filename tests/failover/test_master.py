@@ -130,7 +130,13 @@ class Agent:
 
     async def joins_world(self, step: int | None = None) -> int:
         """Be ready, and acknowledge whatever is prepared until a world is committed."""
+        await self.is_ready(step)
+        return await self.waits_for_world()
+
+    async def is_ready(self, step: int | None = None) -> None:
         await self.connection.send(Ready(incarnation=self.incarnation, steps=(step,), sdk=True))
+
+    async def waits_for_world(self) -> int:
         while True:
             message = await self.hears(Prepare | Commit)
             if isinstance(message, Commit):
@@ -409,9 +415,13 @@ async def test_what_was_decided_while_the_store_was_away_is_learnt_from_the_agen
         assert again.connection.welcome.incarnation == 2
         second.master.announced((Announced(node=NodeId("worker-2"), seat=2),))
         newcomer = await unknown
+        for each in (again, newcomer):
+            await each.is_ready()
+        await second.until(lambda view: sum(node.standing == "ready" for node in view.nodes) == 2)
+        await back.is_ready(5)
         async with asyncio.timeout(PATIENCE):
-            generations = await asyncio.gather(*(each.joins_world() for each in (back, again, newcomer)))
-        assert min(generations) > before + 1
+            generations = await asyncio.gather(*(each.waits_for_world() for each in (back, again, newcomer)))
+        assert set(generations) == {before + 2}
         view = second.master.view()
         assert (view.restarts, [node.incarnation for node in view.nodes]) == (1, [1, 2, 1])
 

@@ -370,16 +370,16 @@ def superseded(r: Rendezvous, *, now: datetime) -> Step:
     Nobody is interrupted. Each member is on its way to the next world, as if it had just been launched; so is whoever
     was ready, for it was an agent that said so and not its processes.
     """
-    if r.committed is None or r.pending is not None:
+    if r.pending is not None:
         return r, ()
     agents = [m for m in r.members.values() if m.standing in (Standing.ACTIVE, Standing.READY)]
     r = _put(r, *(replace(m, standing=Standing.EXPECTED, awaited=True) for m in agents))
-    return _settled(replace(r, breaking=Break.INTERRUPT), now, ())
+    return _settled(r if r.committed is None else replace(r, breaking=Break.INTERRUPT), now, ())
 
 
 def taken_over(r: Rendezvous, nodes: Iterable[NodeId]) -> Rendezvous:
     """Another master knows only what was written down, and `nodes` ran then."""
-    return replace(r, strays=frozenset(node for node in nodes if node in r.members))
+    return replace(r, strays=r.strays | {node for node in nodes if node in r.members})
 
 
 def returned(r: Rendezvous, node: NodeId, *, generation: int, prepared: int, now: datetime) -> Step:

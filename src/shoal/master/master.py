@@ -376,6 +376,7 @@ class Master:
                 incarnation=hello.incarnation,
                 generation=hello.generation,
                 prepared=hello.prepared,
+                sdk=hello.sdk,
                 pid=hello.pid,
                 host=hello.host,
                 address=hello.address,

@@ -413,6 +413,7 @@ class Agent:
                 incarnation=self.incarnation,
                 generation=self.generation,
                 prepared=self.prepared,
+                sdk=self.sdk,
                 pid=1,
                 host="sim",
                 address=f"{self.node}:1",

@@ -279,6 +279,8 @@ def _learn(turn: Turn, event: AgentJoined) -> None:
         reason = f"{node.id} restarted its processes"
         turn.put(replace(node, incarnation=event.incarnation))
         failures.drop_out(turn, node.id, event.incarnation, reason)
+    if event.sdk and not turn.job.sdk:
+        _use_sdk(turn, node.id)
     if newest > known:
         news.append(f"it has heard of world {newest}, not only of {known}")
     if news:
@@ -315,17 +317,22 @@ def _ready(turn: Turn, event: NodeReady, node: Node) -> None:
         turn.tell(RestartNode(incarnation=node.incarnation, sdk=True, reason="the job uses the SDK"), node.id)
         return
     if event.sdk and not turn.job.sdk:
-        turn.job = replace(turn.job, sdk=True, why="the training processes use the SDK")
-        idle = [m for m in turn.job.rendezvous.members.values() if m.standing is Standing.READY and m.node != node.id]
-        for member in idle:  # it waits for a world before it starts its processes
-            command = RestartNode(incarnation=member.incarnation, sdk=True, reason="the job uses the SDK")
-            turn.tell(command, member.node)
-        turn.follow(world.superseded(turn.job.rendezvous, now=turn.now))
+        _use_sdk(turn, node.id)
     seen = turn.job.seen.get(node.id)
     address = seen.address if seen is not None else ""
     turn.follow(
         world.ready(turn.job.rendezvous, node.id, node.incarnation, address=address, steps=event.steps, now=turn.now)
     )
+
+
+def _use_sdk(turn: Turn, told_by: NodeId) -> None:
+    """It turns out that the job's processes wait for worlds by themselves."""
+    turn.job = replace(turn.job, sdk=True, why="the training processes use the SDK")
+    idle = [m for m in turn.job.rendezvous.members.values() if m.standing is Standing.READY and m.node != told_by]
+    for member in idle:  # it waits for a world before it starts its processes
+        command = RestartNode(incarnation=member.incarnation, sdk=True, reason="the job uses the SDK")
+        turn.tell(command, member.node)
+    turn.follow(world.superseded(turn.job.rendezvous, now=turn.now))
 
 
 def _disconnected(turn: Turn, node: Node) -> None:

@@ -229,6 +229,8 @@ class AgentJoined:
     address: str
     prepared: int = 0
     """The newest generation that it was ever told of."""
+    sdk: bool = False
+    """Its processes are known to use the SDK."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
