@@ -65,6 +65,7 @@ bench-quick: $(READY) ## All benchmarks at a small scale; the figures also as JS
 sim: $(READY) ## 10^5 simulated schedules of joins, leaves and deaths (SEEDS=n for fewer)
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS)
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS) --failovers
+	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS) --outages
 
 kube: ## Build the Kubernetes that tests use (wants Go; once, into the cache; 10 minutes)
 	@hack/kube/build
