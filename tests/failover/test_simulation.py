@@ -66,7 +66,7 @@ def believes_its_own_incarnations(job: Job, event: Event, now: datetime) -> Turn
     ("broken", "seeds"),
     [
         (hears_no_numbers, range(50, 100)),
-        (waits_for_nobody, range(50, 100)),
+        (waits_for_nobody, range(90, 140)),
         (believes_its_own_incarnations, range(590, 640)),
     ],
 )

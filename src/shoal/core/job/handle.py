@@ -279,8 +279,6 @@ def _learn(turn: Turn, event: AgentJoined) -> None:
         reason = f"{node.id} restarted its processes"
         turn.put(replace(node, incarnation=event.incarnation))
         failures.drop_out(turn, node.id, event.incarnation, reason)
-    if event.sdk and not turn.job.sdk:
-        _use_sdk(turn, node.id)
     if newest > known:
         news.append(f"it has heard of world {newest}, not only of {known}")
     if news:
@@ -289,6 +287,8 @@ def _learn(turn: Turn, event: AgentJoined) -> None:
         turn.job.rendezvous, node.id, generation=event.generation, prepared=event.prepared, now=turn.now
     )
     turn.follow(back)
+    if event.sdk and not turn.job.sdk:
+        _use_sdk(turn, node.id)  # not before a world of agents that was being formed is given up
 
 
 def _time_to_stop(job: Job, now: datetime) -> timedelta:
