@@ -27,6 +27,12 @@ def test_every_schedule_in_which_masters_die_keeps_the_promises(kind: str) -> No
     assert sum(outcome.ended is JobPhase.SUCCEEDED for outcome in outcomes) >= 0.9 * len(seeds)
 
 
+def test_a_torn_connection_told_just_before_the_master_died_is_not_forgotten() -> None:
+    outcome = worlds.run(4603, outages=True)
+    assert outcome.violation is None
+    assert outcome.ended is JobPhase.SUCCEEDED
+
+
 @pytest.mark.parametrize("seed", [28, 379])
 def test_a_master_that_could_record_nothing_may_die_at_every_step(seed: int) -> None:
     """In schedules with a loss and a resize: its store is away since the beginning, or since a moment ago."""

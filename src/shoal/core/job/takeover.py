@@ -51,7 +51,7 @@ def taken_over(
             rendezvous=world.taken_over(job.rendezvous, running),
             reunion=Reuniting(missing=running) if is_replayed and running else None,
             ledger=data.taken_over(job.ledger, term, now, until),
-            peer_closed=None,
+            peer_closed=None if job.peer_closed is None else now,  # whose it was is still to be learnt
             hanging=frozenset(),  # who hangs is told so again: the order may have been lost
             gain=replace(job.gain, at=now, speed=()),  # nobody could report: that was no hang
         ),
