@@ -916,7 +916,7 @@ def test_running_members_get_a_roles_new_resource_in_place_where_the_server_can(
     world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=4096))}))
     plan = world.step()
     assert [each.pod.name for each in plan.resize] == ["mnist-worker-0", "mnist-worker-1"]
-    assert plan.resize[0].resources["requests"] == {"cpu": "1", "memory": "4096Mi"}
+    assert plan.resize[0].resources["requests"] == {"memory": "4096Mi"}
     assert not plan.delete
     world.settle()
     assert {(pod.resource.cpu, pod.resource.memory) for pod in world.live(W)} == {(1.0, 4096)}

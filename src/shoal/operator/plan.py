@@ -291,7 +291,7 @@ class _Decision:
             needs = needs_of(self.spec, role)
             for pod, target in self._unlike(asks, role):
                 if needs is not None and (pod.resource.cpu, pod.resource.memory) != (target.cpu, target.memory):
-                    container, resources = resized(needs, target, self.settings)
+                    container, resources = resized(needs, pod.resource, target, self.settings)
                     ref = PodRef(name=pod.name, uid=pod.uid)
                     found.append(Resize(pod=ref, container=container, resources=resources))
         return tuple(found)

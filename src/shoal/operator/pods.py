@@ -181,18 +181,25 @@ def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: 
     limits.update({name: amount for name, amount in amounts.items() if name != "cpu" or "cpu" in limits})
 
 
-def resized(needs: RoleNeeds, resource: Resource, settings: OperatorSettings) -> tuple[str, Manifest]:
-    """The training container's name, and of what a new Pod with this resource would get, what a running one can."""
+def resized(needs: RoleNeeds, has: Resource, resource: Resource, settings: OperatorSettings) -> tuple[str, Manifest]:
+    """The training container's name, and how one that runs, and has something else, gets what a new one would.
+
+    Only what is different is named, and both its sides: a running Pod keeps a request or limit that is not named,
+    and the server refuses a request above a limit. No limit can be taken away."""
     pod = copy.deepcopy(needs.template["spec"])
     _size(pod, resource, of_template(needs.template), settings)
     container = pod["containers"][0]
     written = container.get("resources") or {}
-    parts = {part: _changeable(written.get(part) or {}) for part in ("requests", "limits")}
+    changes = {"cpu": has.cpu != resource.cpu, "memory": has.memory != resource.memory}
+    limits, requests = (
+        {name: amount for name, amount in (written.get(part) or {}).items() if changes.get(name)}
+        for part in ("limits", "requests")
+    )
+    requests = {**limits, **requests}
+    if "memory" in requests:
+        limits.setdefault("memory", requests["memory"])
+    parts = {"requests": requests, "limits": limits}
     return container["name"], {part: amounts for part, amounts in parts.items() if amounts}
-
-
-def _changeable(amounts: Mapping[str, Any]) -> Manifest:
-    return {name: amount for name, amount in amounts.items() if name in ("cpu", "memory")}
 
 
 def _part(of: dict[str, Any], name: str) -> dict[str, Any]:
