@@ -223,6 +223,24 @@ def test_our_image_can_be_pulled_wherever_a_job_is() -> None:
     assert "imagePullSecrets" not in master_pod(job, 1, SETTINGS)["spec"]
 
 
+@pytest.mark.parametrize(
+    ("resources", "ours"),
+    [
+        ({"limits": {"cpu": "1", "memory": "2Gi"}}, {"cpu": "1", "memory": "2Gi"}),
+        ({"limits": {"cpu": 1, "memory": "2Gi"}, "requests": {"cpu": "1000m"}}, {"cpu": 1, "memory": "2Gi"}),
+        ({"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"cpu": "1"}}, None),
+        ({"limits": {"memory": "2Gi"}}, None),
+        ({}, None),
+    ],
+    ids=["limits", "the-same-in-other-words", "more-than-requested", "one-of-two", "nothing"],
+)
+def test_a_guaranteed_pod_stays_one(resources: dict[str, Any], ours: dict[str, Any] | None) -> None:
+    pod = a_member_pod(with_container(resources=resources))
+    given = pod["spec"]["initContainers"][0]["resources"]
+    assert given.get("limits") == ours
+    assert ours is None or given["requests"] == ours
+
+
 # Changing a Pod that runs ------------------------------------------------------------------------------------------
 
 

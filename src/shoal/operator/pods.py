@@ -15,7 +15,7 @@ import msgspec
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.labels import MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
-from shoal.api.quantities import format_cores, format_mebibytes, mebibytes
+from shoal.api.quantities import format_cores, format_mebibytes, mebibytes, parse_quantity
 from shoal.api.resources import Resource, of_template
 from shoal.core.errors import BadInput
 from shoal.operator.masters import master_name
@@ -66,6 +66,7 @@ def _member_pod(
     _fill(pod, settings)
     _train(pod["containers"][0], job, spec, needs, member, settings)
     _size(pod, resource, of_template(needs.template), settings)
+    _keep_guaranteed(pod)
     if member.avoid_hosts:
         _avoid(pod, member.avoid_hosts)
     if needs.priority is not None and needs.priority in settings.priority_classes:
@@ -106,6 +107,19 @@ def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
     }
     _pull_secrets(pod, settings)
     pod["initContainers"] = [brings, *(pod.get("initContainers") or [])]
+
+
+def _keep_guaranteed(pod: dict[str, Any]) -> None:
+    """A Pod whose every container is limited to what it requests may have cores of its own, and is evicted and killed
+    last. One container without limits would end that: ours gets what the training container has, which takes nothing
+    away, for it has ended before that one begins."""
+    written = pod["containers"][0].get("resources") or {}
+    limits, requests = written.get("limits") or {}, written.get("requests") or {}
+    has = {name: limits[name] for name in ("cpu", "memory") if name in limits}
+    if len(has) == 2 and all(
+        parse_quantity(requests.get(name, has[name])) == parse_quantity(has[name]) for name in has
+    ):
+        pod["initContainers"][0]["resources"] = {"requests": has, "limits": has}
 
 
 def _pull_secrets(pod: dict[str, Any], settings: OperatorSettings) -> None:
