@@ -924,6 +924,21 @@ def test_running_members_get_a_roles_new_resource_in_place_where_the_server_can(
     assert not world.step().resize
 
 
+def test_what_a_host_cannot_give_in_place_is_said_with_its_reason() -> None:
+    world = World(a_job(worker=a_role(replicas=2, resource={"memory": "1Gi"})))
+    world.can_resize = True
+    world.settle()
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=4096))}))
+    world.settle()
+    for name, pod in list(world.pods.items()):
+        if pod.role is W:
+            world.pods[name] = replace(pod, resize_waits="Infeasible: Node didn't have enough capacity: memory")
+    world.settle()
+    said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
+    assert said.startswith("mnist-worker-0, and 1 more: keeps what it has")
+    assert said.endswith("enough capacity: memory")
+
+
 def test_where_the_server_cannot_only_new_members_get_it_and_the_plan_says_so() -> None:
     world = World(a_job(worker=a_role(replicas=2, max=3, resource={"memory": "1Gi"})))
     world.settle()

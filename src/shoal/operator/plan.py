@@ -298,11 +298,21 @@ class _Decision:
 
     def _remark(self, plan: PlanSeen, asks: Asks) -> str:
         """What a plan does not change."""
-        count = sum(len(self._unlike(asks, role)) for role in ROLES if asks.roles[role].sized_by == plan.ask)
+        sized = [role for role in ROLES if asks.roles[role].sized_by == plan.ask]
+        count = sum(len(self._unlike(asks, role)) for role in sized)
         if not count:
-            return ""
+            return self._put_off(sized)
         why = "" if self.snapshot.can_resize else " (this server cannot resize Pods)"
         return f"{count} running members keep what they have until it is changed in place{why}; new ones get it"
+
+    def _put_off(self, roles: Sequence[Role]) -> str:
+        """Which running members their hosts have not given what the server has agreed to, and why."""
+        pods = [self.crew.pods.get(member.name) for role in roles for member in self.crew.live(role)]
+        waiting = [pod for pod in pods if pod is not None and pod.resize_waits]
+        if not waiting:
+            return ""
+        more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        return f"{waiting[0].name}{more}: keeps what it has until its host can change it: {waiting[0].resize_waits}"
 
     def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
         return {
