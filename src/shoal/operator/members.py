@@ -164,8 +164,8 @@ def fit(
     at some ranks had before the job was suspended."""
     for role in ROLES:
         granted = grant.counts.get(role, 0)
-        _give_up_ended(crew, role, granted)
-        _give_up_unborn(crew, role, granted)
+        _give_up_ended(crew, role, granted, grant.victims)
+        _give_up_unborn(crew, role, granted, grant.victims)
         excess = len(crew.seats(role)) - granted
         if excess > 0:
             by_hand = not looks.answers or role not in settings.managed
@@ -186,20 +186,27 @@ def fit(
                 crew.add(role, rank=rank, resource=seats.get((role, rank), SILENT), reason=grant.reason)
 
 
-def _give_up_ended(crew: Crew, role: Role, granted: int) -> None:
-    seats = crew.seats(role)
-    ended = [member for member in seats if not member.is_live]
-    ended.sort(key=lambda member: (member.state is MemberState.SUCCEEDED, -member.id))
-    for member in ended[: max(0, len(seats) - granted)]:
+def _give_up_ended(crew: Crew, role: Role, granted: int, victims: Sequence[str]) -> None:
+    ended = [member for member in crew.seats(role) if not member.is_live]
+    ended.sort(key=lambda member: (member.name not in victims, member.state is MemberState.SUCCEEDED, -member.id))
+    for member in ended[: _beyond(crew, role, granted, victims)]:
         crew.leave(member, f"{granted} of {role} are granted")
 
 
-def _give_up_unborn(crew: Crew, role: Role, granted: int) -> None:
-    """Members whose Pods were never made: there is nothing to drain, and none of them is made while there are too many
-    others."""
-    excess = max(0, len(crew.seats(role)) - granted)
-    for member in sorted(crew.unborn(role), key=lambda m: (m.replaces is not None, -m.id))[:excess]:
+def _give_up_unborn(crew: Crew, role: Role, granted: int, victims: Sequence[str]) -> None:
+    """Members whose Pods were never made: there is nothing to drain."""
+    unborn = crew.unborn(role)
+    unborn.sort(key=lambda member: (member.name not in victims, member.replaces is not None, -member.id))
+    for member in unborn[: _beyond(crew, role, granted, victims)]:
         crew.leave(member, f"{granted} of {role} are granted")
+
+
+def _beyond(crew: Crew, role: Role, granted: int, victims: Sequence[str]) -> int:
+    """How many seats too many there will be when the victims that run are gone. Theirs are not paid for with somebody
+    else's seat: then nobody would be too many any more, and they would stay for good."""
+    unborn = {member.name for member in crew.unborn(role)}
+    going = sum(member.name in victims and member.name not in unborn for member in crew.live(role))
+    return max(0, len(crew.seats(role)) - going - granted)
 
 
 def first_to_go(members: Sequence[Member], victims: Sequence[str]) -> list[Member]:
