@@ -23,13 +23,20 @@ from _common import Options, end_tree, report_nothing
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
 
+from hack.image.images import SHOAL, shoal_image  # noqa: E402
 from hack.kube.harness import Cluster, Unavailable  # noqa: E402
+from hack.kube.harness.images import BUSYBOX  # noqa: E402
 from hack.kube.harness.parts import BUILD  # noqa: E402
+from hack.kube.harness.pods import python_environment, python_mounts, python_volumes  # noqa: E402
+
+__all__ = ["Cluster", "Unavailable"]
 
 CRDS = ROOT / "deploy" / "chart" / "templates" / "crds"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", "")))}
 PARTS = ("kubernetes", "kwok")
 PATIENCE = 60.0
+IMAGE = SHOAL
+"""Shoal's own, where Pods run."""
 TEMPLATE = {
     "spec": {
         "containers": [{"name": "main", "image": "localhost/anything:1", "command": ["python", "train.py"]}],
@@ -46,14 +53,27 @@ def simulated(name: str, options: Options) -> Iterator[Cluster]:
     """
     if options.quick and not _is_built():
         _skip(name, "no Kubernetes has been built here (make kube; wants Go)", options)
+    with contextlib.ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(_with_definitions(simulated_hosts=True))
+        except Unavailable as error:
+            _skip(name, str(error), options)
+        yield cluster
+
+
+@contextlib.contextmanager
+def with_a_node() -> Iterator[Cluster]:
+    """A cluster whose Pods run, with our definitions and our image. Raises `Unavailable`."""
+    with _with_definitions(node=True) as cluster:
+        cluster.node.load(shoal_image(cluster.folder / "bundle"))
+        yield cluster
+
+
+@contextlib.contextmanager
+def _with_definitions(**what: bool) -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="shoal-bench-"))
     try:
-        cluster = Cluster(folder, simulated_hosts=True)
-    except Unavailable as error:
-        shutil.rmtree(folder)
-        _skip(name, str(error), options)
-    try:
-        with cluster:
+        with Cluster(folder, **what) as cluster:
             for path in sorted(CRDS.glob("*.yaml")):
                 cluster.kubectl("apply", "--server-side", "-f", str(path))
             cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
@@ -84,6 +104,21 @@ def elastic_job(name: str, namespace: str, *, most: int, replicas: int | None = 
         "metadata": {"name": name, "namespace": namespace},
         "spec": {"optimizeMode": "manual", "worker": worker},
     }
+
+
+def training_template(script: Path, *flags: str, log: Path) -> dict[str, Any]:
+    """A Pod that trains with this machine's Python and PyTorch, over an image that has neither. It has a folder of its
+    own in `log`, named for it, at /log."""
+    name = {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    container = {
+        "name": "main",
+        "image": BUSYBOX,
+        "command": [sys.executable, str(script), *flags],
+        "env": [*({"name": each, "value": value} for each, value in python_environment().items()), name],
+        "volumeMounts": [*python_mounts(), {"name": "log", "mountPath": "/log", "subPathExpr": "$(POD)"}],
+    }
+    volumes = [*python_volumes(), {"name": "log", "hostPath": {"path": str(log)}}]
+    return {"spec": {"containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 5}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ there before anything is measured.
 What:
 
 - *Pods per second*: one manual ScalePlan for 10 workers is created per job; from the first worker Pod that a watch
-  shows to the last. The peer makes the same Pods (copies of one of the operator's) with the same client and as many
-  calls at once, and does nothing else; half of them before, half of them after the operator's turn.
+  shows to the last. The peer makes the same Pods (copies of one of the operator's, at most 2,000) with the same client
+  and as many calls at once, and does nothing else; half of them before, half of them after the operator's turn.
 - *API calls per Pod*, the operator's CPU time and memory in that phase. Leases aside.
 - *Spec change to Pod*: settled jobs are scaled up by one, one after the other: from the answer to that call until a
   watch shows the Pod. The peer: from the call that creates a Pod until the same watch shows it.
@@ -41,6 +41,8 @@ WORKERS = 10
 AT_ONCE = 32
 """Calls under way at once: the operator's default, and ours."""
 PODS_PER_HOST = 500
+MOST_RAW = 2000
+"""Pods that the peer makes: enough for a rate."""
 ANY_POD: Kind[dict[str, Any]] = Kind(
     group=PODS.group, version=PODS.version, kind=PODS.kind, plural=PODS.plural, type=dict
 )
@@ -140,14 +142,22 @@ class Bench:
     async def run(self) -> None:
         await self._prepare()
         copied = await self._template()
-        before = await self._make_raw(copied, self.scale.pods // 2)
+        half = min(self.scale.pods, MOST_RAW) // 2
+        before = await self._make_raw(copied, half)
         ours, spent = await self._make_ours()
-        after = await self._make_raw(copied, self.scale.pods - self.scale.pods // 2)
+        after = await self._make_raw(copied, half)
+        progress(f"  the client alone: {before:.4g}, then {after:.4g} Pods a second")
         self._say_throughput(ours, statistics.mean((before, after)), spent)
         await self._settle()
         await self._changes(copied)
         await self._settle()
         await self._idle()
+
+    def _found(self, *rows: Row) -> None:
+        """Rows of the table; said at once, for the whole may take half an hour."""
+        self.rows += rows
+        for row in rows:
+            progress(f"  {row.case}: {row.value:.4g} {row.unit}")
 
     async def _prepare(self) -> None:
         """Jobs whose fixed objects and master Pods are there."""
@@ -177,6 +187,8 @@ class Bench:
         return {**copied, "metadata": {**copied["metadata"], "name": name}}
 
     async def _make_raw(self, copied: dict[str, Any], count: int) -> float:
+        """Ends when they all run: whoever comes next has the machine for himself."""
+        before = self.watched.running(RAW, "raw-")
         pods = [self._raw_pod(copied) for _ in range(count)]
         names = [(RAW, pod["metadata"]["name"]) for pod in pods]
         await all_at_once(lambda pod=pod: self.client.create(ANY_POD, pod) for pod in pods)
@@ -184,6 +196,9 @@ class Bench:
             lambda: all(name in self.watched.seen for name in names),
             seconds=self.scale.patience,
             what=f"{count} Pods by the client alone",
+        )
+        await self.watched.until(
+            lambda: self.watched.running(RAW, "raw-") == before + count, seconds=self.scale.patience, what="they run"
         )
         return rate(self.watched.seen[name] for name in names)
 
@@ -224,12 +239,12 @@ class Bench:
         memory = self.operator.view.memory_info().rss / 2**20
         for call, count in spent.calls.most_common(6):
             progress(f"  {call}: {count / self.scale.pods:.2f} per Pod")
-        self.rows += [
+        self._found(
             Row(case="worker Pods made", value=ours, unit="1/s", peer=peer, peer_value=raw, more_is_better=True),
             Row(case="API calls per Pod, until all is settled", value=spent.all_calls / self.scale.pods, unit="calls"),
             Row(case="operator's CPU time per Pod, until all is settled", value=cpu, unit="ms"),
             Row(case="operator's memory then", value=memory, unit="MiB"),
-        ]
+        )
 
     async def _changes(self, copied: dict[str, Any]) -> None:
         progress(f"{self.scale.changes} spec changes")
@@ -245,7 +260,7 @@ class Bench:
             await self._seen(name)
             raw.append(self.watched.seen[name] - began)
         for share, what in ((0.5, "median"), (0.99, "p99")):
-            self.rows.append(
+            self._found(
                 Row(
                     case=f"spec change to Pod, settled jobs, {what} of {len(ours)}",
                     value=1e3 * percentile(ours, share),
@@ -271,10 +286,10 @@ class Bench:
         spent = between(before, self.operator.cost())
         peer, name = "aim for 1,000 jobs", f"{self.scale.jobs} settled jobs"
         calls, cpu = spent.all_calls / spent.seconds, 100 * spent.cpu / spent.seconds
-        self.rows += [
+        self._found(
             Row(case=f"{name}: API calls", value=calls, unit="1/s", peer=peer, peer_value=1.0),
             Row(case=f"{name}: CPU", value=cpu, unit="% of a core", peer=peer, peer_value=2.0),
-        ]
+        )
 
 
 async def measure(scale: Scale, kubeconfig: Path, operator: Operator) -> list[Row]:

@@ -29,9 +29,17 @@ def shoal_node(real_node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def training(shoal_node: Cluster, make_namespace: Callable[[Cluster], str], tmp_path: Path) -> Iterator[Training]:
+def flags() -> tuple[str, ...]:
+    """What the operator is told besides."""
+    return ()
+
+
+@pytest.fixture
+def training(
+    shoal_node: Cluster, make_namespace: Callable[[Cluster], str], tmp_path: Path, flags: tuple[str, ...]
+) -> Iterator[Training]:
     namespace = make_namespace(shoal_node)
-    with operator(shoal_node, namespace, tmp_path, "--image", SHOAL, "--drain", "60", "--silence", "60"):
+    with operator(shoal_node, namespace, tmp_path, "--image", SHOAL, "--drain", "60", "--silence", "60", *flags):
         yield Training(shoal_node, namespace, tmp_path / "log")
 
 
@@ -76,9 +84,43 @@ def test_a_job_that_says_nothing_of_sizes_trains_through_everything(training: Tr
     training.audit(60000)
 
 
-def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(training: Training) -> None:
-    limits = {"limits": {"memory": "700Mi"}}
-    training.apply("x", training.template("--size", "24000", "--hungry", "400", resources=limits))
+@pytest.mark.parametrize("flags", [("--pod-scaler",)], ids=["pod-scaler"])
+def test_a_job_whose_master_makes_its_pods_trains_through_a_loss_and_a_new_size(training: Training) -> None:
+    training.apply("x", training.template("--size", "12000", "--pace", "0.4"))
+    report = training.trains_with("x", 2)
+    assert training.makers() == {"x-worker-0": "shoal-master", "x-worker-1": "shoal-master"}
+
+    survivor, victim = training.pod_of_rank(0), training.pod_of_rank(1)
+    processes = training.processes()[survivor]
+    training.kubectl("delete", "pod", victim, "--wait=false")
+    report = training.trains_with("x", 2, after=report["world"] + 1)
+    training.wait_for_pods("x-master-1", survivor, "x-worker-2")
+
+    training.kubectl("scale", "ej/x", "--replicas=3")
+    report = training.trains_with("x", 3, after=report["world"])
+    assert training.processes()[survivor] == processes  # never restarted
+    assert training.makers().keys() >= {survivor, "x-worker-2", "x-worker-3"}
+    assert set(training.makers().values()) == {"shoal-master"}
+
+    training.fast()
+    assert training.ended("x")["status"] == "True"
+    training.cluster.api.wait(
+        training.pods, lambda pods: not running(pods), what="no Pod runs any more", timeout=PATIENCE
+    )
+    training.audit(12000)
+
+
+@pytest.mark.parametrize("killed", ["its-process", "the-container"])
+def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(training: Training, killed: str) -> None:
+    """The kernel takes one process, which the agent outlives and reports, or all of the container (as it does where
+    control groups are of version 2), which the kubelet reports."""
+    words, limits = ["--size", "12000", "--pace", "0.4", "--hungry", "400"], {"memory": "700Mi"}
+    if killed == "the-container":
+        words[-1:] = ["200", "--takes-all"]  # which takes 340 more
+        limits["cpu"] = "900m"
+    training.apply("x", training.template(*words, resources={"limits": limits}))
+    if killed == "the-container":
+        assert training.end_of("x-worker-1") == (137, "OOMKilled")
     pod = training.cluster.api.wait(
         training.pods,
         lambda pods: next(
@@ -94,10 +136,43 @@ def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(traini
     )
     assert pod["metadata"]["labels"]["elastic.iml.github.io/rank-hint"] == "1"
     assert "out of memory with 700 MiB, gets 1050 MiB" in training.kubectl("logs", "x-master-1")
-    training.trains_with("x", 2, after=1)
+    name = pod["metadata"]["name"]
+    training.until("x", lambda *_: name in training.processes(), f"{name} trains")
     training.fast()
     assert training.ended("x")["status"] == "True"
-    training.audit(24000)
+    training.audit(12000)
+
+
+def test_running_members_grow_and_shrink_in_place(training: Training) -> None:
+    """By the real kubelet: the same Pods, the same processes, another size."""
+    training.apply(
+        "x", training.template("--size", "12000", "--pace", "0.4", resources={"limits": {"memory": "700Mi"}})
+    )
+    world = training.trains_with("x", 2)["world"]
+    first, processes = training.uids(), training.processes()
+
+    training.plan("sized", "x", replicaResourceSpecs={"worker": {"resource": {"cpu": "250m", "memory": "900Mi"}}})
+    for pod in ("x-worker-0", "x-worker-1"):
+        given = training.given(pod, "900Mi")
+        assert given == {"requests": {"cpu": "250m", "memory": "900Mi"}, "limits": {"memory": "900Mi"}}
+        assert training.memory_limit(pod) == 900 * 2**20
+    training.wait_for_plan("sized", "Completed", "True")
+
+    training.resize_plan("sized", memory="900Gi")
+    said = training.until_plan_says("sized", "x-worker-0, and 1 more: keeps what it has")
+    assert "Infeasible" in said
+
+    training.resize_plan("sized", memory="700Mi")
+    for pod in ("x-worker-0", "x-worker-1"):
+        given = training.given(pod, "700Mi")
+        assert given == {"requests": {"cpu": "250m", "memory": "700Mi"}, "limits": {"memory": "700Mi"}}
+
+    assert training.trains_with("x", 2)["world"] == world  # nobody left, nobody came
+    assert training.uids() == first
+    assert training.processes() == processes
+    training.fast()
+    assert training.ended("x")["status"] == "True"
+    training.audit(12000)
 
 
 def test_masters_that_are_killed_cost_no_sample_and_none_is_trained_twice(training: Training) -> None:

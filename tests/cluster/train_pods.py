@@ -24,12 +24,24 @@ class Numbers(Dataset[Any]):
         return index
 
 
+def blame_the_first_process() -> None:
+    """What `memory.oom.group` does where control groups are of version 2, where they are not: when memory runs out the
+    kernel kills the container's first process, and so all of them. It kills the largest: this one is made small, with
+    what it takes in a file that counts for nobody, and that one large. Wants a Pod whose every container is limited to
+    what it requests: the others are all blamed from the start."""
+    Path("/proc/1/oom_score_adj").write_text("1000")
+    with Path("/dev/shm/taken").open("wb") as file:
+        for _ in range(340):
+            file.write(bytes(2**20))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--size", type=int, default=6000)
     parser.add_argument("--pace", type=float, default=0.1)
     parser.add_argument("--hungry", type=int, help="MiB that the member in seat 1 takes when it trains")
+    parser.add_argument("--takes-all", action="store_true", help="the kernel kills the whole container for it")
     given = parser.parse_args()
     torch.manual_seed(1)
     model = torch.nn.Linear(1, 1)
@@ -51,6 +63,8 @@ def main() -> None:
                 words = " ".join(str(record) for record in records.tolist())
                 lines.append(f"{micro.step} {micro.index} {state.rank} {state.size} {words}\n")
             if given.hungry and not eaten and state.size > 1 and os.environ["SHOAL_RANK_HINT"] == "1":
+                if given.takes_all:
+                    blame_the_first_process()
                 eaten = bytearray(os.urandom(1024)) * (given.hungry * 1024)
             if not (given.log / "fast").exists():
                 time.sleep(given.pace)

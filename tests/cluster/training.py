@@ -123,6 +123,66 @@ class Training(Jobs):
         )
         return condition(job, "Succeeded")
 
+    def uids(self) -> dict[str, str]:
+        """Of the members' Pods, by name."""
+        items = self.cluster.api.get(self.pods)["items"]
+        found = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in items}
+        return {name: uid for name, uid in found.items() if "-master-" not in name}
+
+    def makers(self) -> dict[str, str]:
+        """Who made the members' Pods that there are, by name of Pod."""
+        items = self.cluster.api.get(self.pods)["items"]
+        members = [pod["metadata"] for pod in items if "-master-" not in pod["metadata"]["name"]]
+        return {meta["name"]: meta["managedFields"][0]["manager"] for meta in members}
+
+    def end_of(self, pod: str) -> tuple[int, str]:
+        """Until a member's training container has ended: its exit code, and what the kubelet calls it."""
+
+        def look(items: list[Object]) -> tuple[int, str] | None:
+            statuses = items[0]["status"].get("containerStatuses", []) if items else []
+            ends = [status["state"].get("terminated") for status in statuses]
+            return next(((end["exitCode"], end["reason"]) for end in ends if end), None)
+
+        found: tuple[int, str] = self.cluster.api.wait(
+            self.pods, look, what=f"{pod} ends", timeout=PATIENCE, fieldSelector=f"metadata.name={pod}"
+        )
+        return found
+
+    def given(self, pod: str, memory: str) -> Object:
+        """Until the kubelet has given a member this memory, in place; all that it has."""
+
+        def look(items: list[Object]) -> Object | None:
+            status = items[0]["status"]["containerStatuses"][0]
+            has = status.get("resources", {})
+            assert status["restartCount"] == 0
+            return has if has.get("limits", {}).get("memory") == memory else None
+
+        found: Object = self.cluster.api.wait(
+            self.pods, look, what=f"{pod} has {memory}", timeout=PATIENCE, fieldSelector=f"metadata.name={pod}"
+        )
+        return found
+
+    def resize_plan(self, plan: str, *, memory: str) -> None:
+        """Have a plan ask for another memory of the workers."""
+        change = {"spec": {"replicaResourceSpecs": {"worker": {"resource": {"memory": memory}}}}}
+        self.cluster.api.patch(f"{self.scale_plans}/{plan}", change)
+
+    def until_plan_says(self, plan: str, words: str) -> str:
+        """Until its condition Admitted begins with these words; all of it."""
+
+        def look(items: list[Object]) -> str | None:
+            said = next((condition(item, "Admitted") for item in items if item["metadata"]["name"] == plan), {})
+            message = str(said.get("message", ""))
+            return message if message.startswith(words) else None
+
+        return str(self.cluster.api.wait(self.scale_plans, look, what=f"{plan} says: {words}", timeout=PATIENCE))
+
+    def memory_limit(self, pod: str) -> int:
+        """What the kernel lets a member's training container have, in bytes."""
+        files = "/sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes"
+        said = self.kubectl("exec", pod, "--container=main", "--", "sh", "-c", f"cat {files} 2>/dev/null || true")
+        return int(said)
+
     # What its processes wrote -----------------------------------------------------------------------------
 
     def processes(self) -> dict[str, list[str]]:

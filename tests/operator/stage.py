@@ -77,7 +77,7 @@ class Stage:
         """`instead`: what stands between the operator and calls of its cluster, by their names."""
         async with Client(self.server.access()) as client:
             recorder = Recorder(client, controller=MANAGER, instance="test")
-            cluster = KubernetesCluster(client, recorder=recorder, manager=MANAGER, gathering=0.02)
+            cluster = KubernetesCluster(client, recorder=recorder, manager=MANAGER, gathering=0.01)
             for name, between in instead.items():
                 setattr(cluster, name, partial(between, getattr(cluster, name)))
             crashing = Crashing(cluster, crash_after, ensure)

@@ -1,6 +1,7 @@
 """The operator on an API server: what people see happen, and what it costs."""
 
 import asyncio
+import copy
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -299,6 +300,22 @@ async def test_a_plans_resource_reaches_pods_that_run() -> None:
         await stage.until(lambda: has()["requests"]["memory"] == "2048Mi", "resized")
         assert has() == {"requests": {"cpu": "1", "memory": "2048Mi"}, "limits": {"memory": "2048Mi"}}
         assert stage.pods()["mnist-worker-0"]["metadata"]["uid"] == uid
+
+
+async def test_a_pod_that_grew_in_place_shrinks_to_what_its_template_says() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"]["containers"][0]["resources"] = {"limits": {"memory": "1Gi"}}
+    async with a_stage() as stage, stage.operator():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": {"template": template, "replicas": 1}})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        for asked, given in (("2Gi", "2048Mi"), ("1Gi", "1Gi")):
+            plan = {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"resource": {"memory": asked}}}}
+            await stage.apply(SCALE_PLANS, "sized", plan)
+            wanted = {"requests": {"memory": given}, "limits": {"memory": given}}
+            await stage.until(
+                lambda wanted=wanted: stage.pods()["mnist-worker-0"]["spec"]["containers"][0]["resources"] == wanted,
+                f"it has {given}",
+            )
 
 
 async def test_a_resize_that_is_refused_is_said_once_and_the_pod_stays() -> None:

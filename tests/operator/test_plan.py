@@ -505,6 +505,39 @@ def test_the_grant_is_one_higher_while_a_replacement_starts() -> None:
     assert world.job.memory.grant.victims == ("mnist-worker-0",)
 
 
+@pytest.mark.parametrize("master", ["silent", "answers"])
+@pytest.mark.parametrize("actions", range(1, 8))
+def test_a_move_is_not_paid_for_with_the_seat_of_a_member_that_is_not_there_yet(master: str, actions: int) -> None:
+    """The replacement runs before the Pod of one that was asked for with it could be made: the old member goes."""
+    world = a_world(2, answers=master == "answers")
+    world.put(a_plan("p", worker=3, migrate=(a_move(W, 1, memory=2048),)))
+    world.step(actions=actions)
+    world.run_all()
+    for _ in range(20):
+        made = world.step().create
+        assert not made or len(world.live(W)) <= world.job.memory.grant.counts[W]
+        world.run_all()
+        world.vanish()
+        world.passes(60)
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-2", "mnist-worker-3"]
+    assert sorted(member.rank for member in world.job.memory.of(W)) == [0, 1, 2]
+    assert world.plans["ScalePlan/p"].status.conditions["Completed"].status == "True"
+
+
+def test_a_move_is_not_paid_for_with_the_seat_of_a_member_that_has_failed() -> None:
+    world = a_world(2)
+    world.put(a_plan("m", migrate=(a_move(W, 1, memory=2048),)))
+    world.step()
+    world.end("mnist-worker-0", 137)
+    world.run("mnist-worker-2")
+    world.passes(61)
+    world.settle()
+    world.passes(61)
+    world.settle()
+    assert sorted(member.rank for member in world.job.memory.of(W)) == [0, 1]
+    assert world.names(W) == ["mnist-worker-2", "mnist-worker-3"]
+
+
 def test_a_replacement_that_fails_leaves_the_old_one_in_place() -> None:
     world = a_world(2)
     world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
@@ -916,12 +949,27 @@ def test_running_members_get_a_roles_new_resource_in_place_where_the_server_can(
     world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=4096))}))
     plan = world.step()
     assert [each.pod.name for each in plan.resize] == ["mnist-worker-0", "mnist-worker-1"]
-    assert plan.resize[0].resources["requests"] == {"cpu": "1", "memory": "4096Mi"}
+    assert plan.resize[0].resources["requests"] == {"memory": "4096Mi"}
     assert not plan.delete
     world.settle()
     assert {(pod.resource.cpu, pod.resource.memory) for pod in world.live(W)} == {(1.0, 4096)}
     assert world.plans["ScalePlan/more"].status.conditions["Admitted"].message == ""
     assert not world.step().resize
+
+
+def test_what_a_host_cannot_give_in_place_is_said_with_its_reason() -> None:
+    world = World(a_job(worker=a_role(replicas=2, resource={"memory": "1Gi"})))
+    world.can_resize = True
+    world.settle()
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=4096))}))
+    world.settle()
+    for name, pod in list(world.pods.items()):
+        if pod.role is W:
+            world.pods[name] = replace(pod, resize_waits="Infeasible: Node didn't have enough capacity: memory")
+    world.settle()
+    said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
+    assert said.startswith("mnist-worker-0, and 1 more: keeps what it has")
+    assert said.endswith("enough capacity: memory")
 
 
 def test_where_the_server_cannot_only_new_members_get_it_and_the_plan_says_so() -> None:

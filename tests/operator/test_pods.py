@@ -5,15 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.operator.builders import SETTINGS, TEMPLATE, a_job
 
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobDefaults
-from shoal.api.resources import Resource
+from shoal.api.quantities import format_cores, format_mebibytes, parse_quantity
+from shoal.api.resources import Resource, of_list
 from shoal.operator.asks import needs_of
 from shoal.operator.memory import Member
 from shoal.operator.objects import fixed_objects
-from shoal.operator.pods import master_pod, member_pod
+from shoal.operator.pods import master_pod, member_pod, resized
 
 MEMBER = Member(name="mnist-worker-3", role=Role.WORKER, id=3, rank=1)
 
@@ -218,3 +221,72 @@ def test_our_image_can_be_pulled_wherever_a_job_is() -> None:
     assert [each["name"] for each in pod["spec"]["imagePullSecrets"]] == ["own", "a", "b"]
     assert master_pod(job, 1, settings)["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
     assert "imagePullSecrets" not in master_pod(job, 1, SETTINGS)["spec"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "ours"),
+    [
+        ({"limits": {"cpu": "1", "memory": "2Gi"}}, {"cpu": "1", "memory": "2Gi"}),
+        ({"limits": {"cpu": 1, "memory": "2Gi"}, "requests": {"cpu": "1000m"}}, {"cpu": 1, "memory": "2Gi"}),
+        ({"limits": {"cpu": "2", "memory": "2Gi"}, "requests": {"cpu": "1"}}, None),
+        ({"limits": {"memory": "2Gi"}}, None),
+        ({}, None),
+    ],
+    ids=["limits", "the-same-in-other-words", "more-than-requested", "one-of-two", "nothing"],
+)
+def test_a_guaranteed_pod_stays_one(resources: dict[str, Any], ours: dict[str, Any] | None) -> None:
+    pod = a_member_pod(with_container(resources=resources))
+    given = pod["spec"]["initContainers"][0]["resources"]
+    assert given.get("limits") == ours
+    assert ours is None or given["requests"] == ours
+
+
+# Changing a Pod that runs ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def written_resources(draw: st.DrawFn) -> dict[str, dict[str, str]]:
+    """What users write: limits, requests no larger, either or none."""
+    written: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
+    for name, unit in (("cpu", lambda amount: format_cores(amount / 1000)), ("memory", format_mebibytes)):
+        request, more = draw(st.integers(1, 4000)), draw(st.integers(0, 4000))
+        if draw(st.booleans()):
+            written["limits"][name] = unit(request + more)
+        if draw(st.booleans()):
+            written["requests"][name] = unit(request)
+    return written
+
+
+RESOURCES = st.builds(
+    Resource,
+    cpu=st.none() | st.integers(1, 8000).map(lambda milli: milli / 1000),
+    memory=st.none() | st.integers(1, 8000),
+)
+
+
+@given(written_resources(), st.lists(RESOURCES, min_size=1, max_size=3))
+def test_a_pod_that_was_changed_in_place_has_what_a_new_one_would(
+    written: dict[str, dict[str, str]], wanted: list[Resource]
+) -> None:
+    """However often, up or down; only what nobody names any more stays. Never a request above a limit."""
+    job = a_job(worker={"template": with_container(resources=written)})
+    assert job.spec is not None
+    needs = needs_of(job.spec, Role.WORKER)
+    assert needs is not None
+    has = as_served(written)
+    for resource in wanted:
+        name, change = resized(needs, of_list({**has["limits"], **has["requests"]}), resource, SETTINGS)
+        assert name == "main"
+        has = {part: {**has[part], **change.get(part, {})} for part in has}
+        for kind, amount in has["requests"].items():
+            assert parse_quantity(amount) <= parse_quantity(has["limits"].get(kind, amount))
+    new = a_member_pod(with_container(resources=written), resource=wanted[-1])["spec"]["containers"][0]["resources"]
+    assert all(
+        has[part][kind] == amount for part, amounts in as_served(new).items() for kind, amount in amounts.items()
+    )
+
+
+def as_served(resources: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """As the API server completes it: who has only a limit requests as much."""
+    limits = resources.get("limits", {})
+    return {"limits": limits, "requests": {**limits, **resources.get("requests", {})}}

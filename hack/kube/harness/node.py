@@ -132,6 +132,8 @@ class Node:
                     "clusterDNS": [self.address],
                     "clusterDomain": "cluster.local",
                     "resolvConf": str(no_names),
+                    # How soon it looks whether a container that was resized has its new size: a minute otherwise.
+                    "syncFrequency": "5s",
                     "kubeAPIQPS": 500,
                     "kubeAPIBurst": 1000,
                 }

@@ -266,7 +266,7 @@ class Accepted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     uid: Annotated[str | None, a_text("The object's uid.", max_length=64)] = None
     generation: Annotated[int, Field("The object's generation.", minimum=0, int64=True, required=True)]
     at: Annotated[datetime, Field("When the operator first saw it so.", required=True)]
-    counts: Annotated[list[RoleCount] | None, Field("The counts it pins.", max_items=8, keys=("role",))] = None
+    counts: Annotated[list[RoleCount] | None, Field("The counts it pins.", max_items=8)] = None
     optimize_mode: Annotated[str | None, a_text("Of `spec`: the mode it named.", max_length=32)] = None
 
 
@@ -338,26 +338,29 @@ class Training(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 
 
 class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What is true of a job. `training` is the master's; lists that only the operator writes, always whole, are not
+    keyed: the server then keeps no book of each entry's owner, and a write costs it half as much."""
+
     conditions: Conditions = None
     observed_generation: ObservedGeneration = None
     replicas: Annotated[int | None, a_count("Worker Pods that are there: `/scale`'s count.")] = None
     selector: Annotated[str | None, a_text("Selects the worker Pods: `/scale`'s selector.")] = None
-    roles: Annotated[list[RoleStatus] | None, Field("Counts per role.", max_items=8, keys=("role",))] = None
+    roles: Annotated[list[RoleStatus] | None, Field("Counts per role.", max_items=8)] = None
     world: Annotated[int | None, Field("The world's generation.", minimum=0, int64=True)] = None
     grant: Annotated[Grant | None, Field("What the scheduler allows.")] = None
     last_decision: Annotated[Decision | None, Field("The operator's last decision.")] = None
     accepted_at: Annotated[
         list[Accepted] | None,
-        Field("When each manual ask was first seen as it is now.", max_items=MAX_ENTRIES, keys=("ask",)),
+        Field("When each manual ask was first seen as it is now.", max_items=MAX_ENTRIES),
     ] = None
-    members: Annotated[list[Member] | None, Field("Who is a member.", max_items=MAX_REPLICAS, keys=("name",))] = None
+    members: Annotated[list[Member] | None, Field("Who is a member.", max_items=MAX_REPLICAS)] = None
     moves: Annotated[
         list[Move] | None,
-        Field("Members being replaced.", max_items=MAX_ENTRIES, keys=("plan", "generation", "name")),
+        Field("Members being replaced.", max_items=MAX_ENTRIES),
     ] = None
     seats: Annotated[
         list[Seat] | None,
-        Field("What places of a suspended job get back.", max_items=MAX_REPLICAS, keys=("role", "rank")),
+        Field("What places of a suspended job get back.", max_items=MAX_REPLICAS),
     ] = None
     master: Annotated[MasterRecord | None, Field("What the operator remembers of the masters.")] = None
     prepared: Annotated[str | None, a_text("Which form of the job's fixed objects exists.", max_length=32)] = None

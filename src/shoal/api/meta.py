@@ -81,7 +81,5 @@ class Done(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_o
 
 DoneEntries = Annotated[
     list[Done] | None,
-    Field(
-        "Entries carried out, once per (uid, generation, entry).", max_items=4096, keys=("uid", "generation", "entry")
-    ),
+    Field("Entries carried out, once per (uid, generation, entry).", max_items=4096),
 ]

@@ -93,9 +93,7 @@ class Trimmed(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, k
     reason: Annotated[str, a_text("Why.", required=True)]
 
 
-TrimmedEntries = Annotated[
-    list[Trimmed] | None, Field("What was asked for and not granted, and why.", max_items=64, keys=("what",))
-]
+TrimmedEntries = Annotated[list[Trimmed] | None, Field("What was asked for and not granted, and why.", max_items=64)]
 
 
 class PodReport(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -126,7 +124,7 @@ class ScalePlanStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults
     finish_time: Annotated[datetime | None, Field("When all of it was true.")] = None
     pods: Annotated[
         list[PodReport] | None,
-        Field("The job's Pods; in the auto plan only.", max_items=MAX_REPLICAS, keys=("name",)),
+        Field("The job's Pods; in the auto plan only.", max_items=MAX_REPLICAS),
     ] = None
 
 

@@ -131,11 +131,12 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
     from shoal.platforms.kubernetes.client import Client
     from shoal.platforms.kubernetes.platform import Reporter, read_job, training_of, understood
     from shoal.platforms.kubernetes.store import SecretStore
+    from shoal.platforms.kubernetes.transport import ClientSettings
 
     clock = SystemClock()
     defaults = JobDefaults() if place.max_members is None else JobDefaults(max_members=place.max_members)
     tokens, listen = _tokens(place), _listen(place)
-    async with Client(access) as client:
+    async with Client(access, settings=ClientSettings(user_agent="shoal-master")) as client:
         job = await _unless(told, read_job(client, place.namespace, place.job))
         spec = understood(job, defaults, fills_grant=place.pod_settings is not None)
         if place.uid and place.uid != spec.uid:

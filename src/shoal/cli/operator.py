@@ -241,7 +241,11 @@ async def serve(config: OperatorConfig, access: "Access") -> None:
             await _patiently(lambda: check_installation(client, namespace=config.namespace))
         install_key = await _patiently(lambda: obtain_install_key(client, config.home, config.install_key))
         elector = Elector(
-            client, name=config.lease, namespace=config.home, identity=config.identity, settings=config.election()
+            client.apart(calls=1),  # a thousand jobs that are waiting must not cost the lease
+            name=config.lease,
+            namespace=config.home,
+            identity=config.identity,
+            settings=config.election(),
         )
         await _serve(config, client, elector, config.settings(install_key), metrics)
 

@@ -54,6 +54,8 @@ class PodSeen:
     resource: Resource = _NOTHING_SAID
     trouble: Trouble | None = None
     """Why it does not get to run."""
+    resize_waits: str = ""
+    """Why its host has not given it what `resource` says since it was changed; empty: it has, or will at once."""
     makes_pods: bool = False
     """Of a master: it creates and deletes its job's Pods itself."""
 

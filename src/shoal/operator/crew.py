@@ -86,8 +86,13 @@ class Crew:
         """Members whose Pods were never made."""
         return [member for member in self.live(role) if member.uid is None and member.name not in self.pods]
 
-    def to_create(self) -> list[Member]:
-        return [member for role in sorted(Role) for member in self.unborn(role)]
+    def to_create(self, granted: Mapping[Role, int]) -> list[Member]:
+        """Members whose Pods are to be made. None while there are as many as granted: somebody has to leave first."""
+        found: list[Member] = []
+        for role in sorted(Role):
+            unborn = self.unborn(role)
+            found += unborn[: max(0, granted.get(role, 0) - (len(self.live(role)) - len(unborn)))]
+        return found
 
     def to_delete(self) -> list[PodSeen]:
         leaving = (self.pods.get(m.name) for m in self.members if m.state is MemberState.LEAVING)

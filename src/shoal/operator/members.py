@@ -8,6 +8,7 @@
   too many, then running ones: by the master until `drainBy`, by the operator after it or when no master can.
 """
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -161,11 +162,10 @@ def fit(
 ) -> None:
     """Make the members as many as granted. `orders` say what some of the new ones are to be, `seats` what the members
     at some ranks had before the job was suspended."""
-    waiting = sorted(orders, key=lambda order: order.id)
     for role in ROLES:
         granted = grant.counts.get(role, 0)
-        _give_up_ended(crew, role, granted)
-        _give_up_unborn(crew, role, granted)
+        _give_up_ended(crew, role, granted, grant.victims)
+        _give_up_unborn(crew, role, granted, grant.victims)
         excess = len(crew.seats(role)) - granted
         if excess > 0:
             by_hand = not looks.answers or role not in settings.managed
@@ -175,27 +175,38 @@ def fit(
                     crew.leave(member, why)
         if role in settings.made_by_masters:
             continue
+        waiting = deque(sorted((each for each in orders if each.role is role), key=lambda order: order.id))
         for rank in crew.free_ranks(role, max(0, -excess)):
-            order = next((each for each in waiting if each.role is role and each.id >= crew.next_id(role)), None)
+            while waiting and waiting[0].id < crew.next_id(role):
+                waiting.popleft()
+            order = waiting[0] if waiting else None
             if order is not None and _is_plausible(crew, order):
                 crew.add(role, rank=rank, number=order.id, resource=order.resource, reason=grant.reason)
             else:
                 crew.add(role, rank=rank, resource=seats.get((role, rank), SILENT), reason=grant.reason)
 
 
-def _give_up_ended(crew: Crew, role: Role, granted: int) -> None:
+def _give_up_ended(crew: Crew, role: Role, granted: int, victims: Sequence[str]) -> None:
     ended = [member for member in crew.seats(role) if not member.is_live]
-    for member in sorted(ended, key=lambda m: (m.state is MemberState.SUCCEEDED, -m.id)):
-        if len(crew.seats(role)) > granted:
-            crew.leave(member, f"{granted} of {role} are granted")
+    ended.sort(key=lambda member: (member.name not in victims, member.state is MemberState.SUCCEEDED, -member.id))
+    for member in ended[: _beyond(crew, role, granted, victims)]:
+        crew.leave(member, f"{granted} of {role} are granted")
 
 
-def _give_up_unborn(crew: Crew, role: Role, granted: int) -> None:
-    """Members whose Pods were never made: there is nothing to drain, and none of them is made while there are too many
-    others."""
-    for member in sorted(crew.unborn(role), key=lambda m: (m.replaces is not None, -m.id)):
-        if len(crew.seats(role)) > granted:
-            crew.leave(member, f"{granted} of {role} are granted")
+def _give_up_unborn(crew: Crew, role: Role, granted: int, victims: Sequence[str]) -> None:
+    """Members whose Pods were never made: there is nothing to drain."""
+    unborn = crew.unborn(role)
+    unborn.sort(key=lambda member: (member.name not in victims, member.replaces is not None, -member.id))
+    for member in unborn[: _beyond(crew, role, granted, victims)]:
+        crew.leave(member, f"{granted} of {role} are granted")
+
+
+def _beyond(crew: Crew, role: Role, granted: int, victims: Sequence[str]) -> int:
+    """How many seats too many there will be when the victims that run are gone. Theirs are not paid for with somebody
+    else's seat: then nobody would be too many any more, and they would stay for good."""
+    unborn = {member.name for member in crew.unborn(role)}
+    going = sum(member.name in victims and member.name not in unborn for member in crew.live(role))
+    return max(0, len(crew.seats(role)) - going - granted)
 
 
 def first_to_go(members: Sequence[Member], victims: Sequence[str]) -> list[Member]:

@@ -20,7 +20,7 @@ from shoal.operator.ending import Ending, decide_end, plan_cleanup
 from shoal.operator.grants import decide_grant
 from shoal.operator.masters import look_at_master, master_name, plan_master
 from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
-from shoal.operator.memory import MemberState, Memory
+from shoal.operator.memory import Member, MemberState, Memory
 from shoal.operator.moves import advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
 from shoal.operator.pods import NoPod, master_pod, member_pod, resized
@@ -186,7 +186,8 @@ class _Decision:
         if not ensure and not over:
             status = replace(status, memory=replace(status.memory, prepared=form))
         creations = [master_pod(self.job, master.record.term, self.settings)] if master.create else []
-        more = len(crew.to_create()) > self.settings.most_at_once
+        unborn = crew.to_create(grant.counts)
+        more = len(unborn) > self.settings.most_at_once
         dues = [grant.drain_by, alone.next_look, master.next_look, self._deadline(status.memory), self._silence(looks)]
         dues.append(self._missed_from(looks))
         return JobPlan(
@@ -195,7 +196,7 @@ class _Decision:
             ensure=ensure,
             check=check,
             form=form,
-            create=(*creations, *self._members(asks)),
+            create=(*creations, *self._members(asks, unborn)),
             delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in (*crew.to_delete(), *master.delete)),
             resize=self._resizes(asks) if self.snapshot.can_resize else (),
             notices=self._notices(status),
@@ -264,9 +265,9 @@ class _Decision:
             if needs.priority is not None and needs.priority not in classes
         ]
 
-    def _members(self, asks: Asks) -> list[Manifest]:
+    def _members(self, asks: Asks, unborn: Sequence[Member]) -> list[Manifest]:
         made = []
-        for member in self.crew.to_create()[: self.settings.most_at_once]:
+        for member in unborn[: self.settings.most_at_once]:
             needs = needs_of(self.spec, member.role)
             if needs is not None:
                 resource = member.resource.over(asks.roles[member.role].resource)
@@ -291,18 +292,28 @@ class _Decision:
             needs = needs_of(self.spec, role)
             for pod, target in self._unlike(asks, role):
                 if needs is not None and (pod.resource.cpu, pod.resource.memory) != (target.cpu, target.memory):
-                    container, resources = resized(needs, target, self.settings)
+                    container, resources = resized(needs, pod.resource, target, self.settings)
                     ref = PodRef(name=pod.name, uid=pod.uid)
                     found.append(Resize(pod=ref, container=container, resources=resources))
         return tuple(found)
 
     def _remark(self, plan: PlanSeen, asks: Asks) -> str:
         """What a plan does not change."""
-        count = sum(len(self._unlike(asks, role)) for role in ROLES if asks.roles[role].sized_by == plan.ask)
+        sized = [role for role in ROLES if asks.roles[role].sized_by == plan.ask]
+        count = sum(len(self._unlike(asks, role)) for role in sized)
         if not count:
-            return ""
+            return self._put_off(sized)
         why = "" if self.snapshot.can_resize else " (this server cannot resize Pods)"
         return f"{count} running members keep what they have until it is changed in place{why}; new ones get it"
+
+    def _put_off(self, roles: Sequence[Role]) -> str:
+        """Which running members their hosts have not given what the server has agreed to, and why."""
+        pods = [self.crew.pods.get(member.name) for role in roles for member in self.crew.live(role)]
+        waiting = [pod for pod in pods if pod is not None and pod.resize_waits]
+        if not waiting:
+            return ""
+        more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        return f"{waiting[0].name}{more}: keeps what it has until its host can change it: {waiting[0].resize_waits}"
 
     def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
         return {

@@ -15,7 +15,7 @@ import msgspec
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.labels import MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
-from shoal.api.quantities import format_cores, format_mebibytes, mebibytes
+from shoal.api.quantities import format_cores, format_mebibytes, mebibytes, parse_quantity
 from shoal.api.resources import Resource, of_template
 from shoal.core.errors import BadInput
 from shoal.operator.masters import master_name
@@ -66,6 +66,7 @@ def _member_pod(
     _fill(pod, settings)
     _train(pod["containers"][0], job, spec, needs, member, settings)
     _size(pod, resource, of_template(needs.template), settings)
+    _keep_guaranteed(pod)
     if member.avoid_hosts:
         _avoid(pod, member.avoid_hosts)
     if needs.priority is not None and needs.priority in settings.priority_classes:
@@ -106,6 +107,19 @@ def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
     }
     _pull_secrets(pod, settings)
     pod["initContainers"] = [brings, *(pod.get("initContainers") or [])]
+
+
+def _keep_guaranteed(pod: dict[str, Any]) -> None:
+    """A Pod whose every container is limited to what it requests may have cores of its own, and is evicted and killed
+    last. One container without limits would end that: ours gets what the training container has, which takes nothing
+    away, for it has ended before that one begins."""
+    written = pod["containers"][0].get("resources") or {}
+    limits, requests = written.get("limits") or {}, written.get("requests") or {}
+    has = {name: limits[name] for name in ("cpu", "memory") if name in limits}
+    if len(has) == 2 and all(
+        parse_quantity(requests.get(name, has[name])) == parse_quantity(has[name]) for name in has
+    ):
+        pod["initContainers"][0]["resources"] = {"requests": has, "limits": has}
 
 
 def _pull_secrets(pod: dict[str, Any], settings: OperatorSettings) -> None:
@@ -181,18 +195,25 @@ def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: 
     limits.update({name: amount for name, amount in amounts.items() if name != "cpu" or "cpu" in limits})
 
 
-def resized(needs: RoleNeeds, resource: Resource, settings: OperatorSettings) -> tuple[str, Manifest]:
-    """The training container's name, and of what a new Pod with this resource would get, what a running one can."""
+def resized(needs: RoleNeeds, has: Resource, resource: Resource, settings: OperatorSettings) -> tuple[str, Manifest]:
+    """The training container's name, and how one that runs, and has something else, gets what a new one would.
+
+    Only what is different is named, and both its sides: a running Pod keeps a request or limit that is not named,
+    and the server refuses a request above a limit. No limit can be taken away."""
     pod = copy.deepcopy(needs.template["spec"])
     _size(pod, resource, of_template(needs.template), settings)
     container = pod["containers"][0]
     written = container.get("resources") or {}
-    parts = {part: _changeable(written.get(part) or {}) for part in ("requests", "limits")}
+    changes = {"cpu": has.cpu != resource.cpu, "memory": has.memory != resource.memory}
+    limits, requests = (
+        {name: amount for name, amount in (written.get(part) or {}).items() if changes.get(name)}
+        for part in ("limits", "requests")
+    )
+    requests = {**limits, **requests}
+    if "memory" in requests:
+        limits.setdefault("memory", requests["memory"])
+    parts = {"requests": requests, "limits": limits}
     return container["name"], {part: amounts for part, amounts in parts.items() if amounts}
-
-
-def _changeable(amounts: Mapping[str, Any]) -> Manifest:
-    return {name: amount for name, amount in amounts.items() if name in ("cpu", "memory")}
 
 
 def _part(of: dict[str, Any], name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Move one job one step towards what is asked: read everything, decide once, record the decision, then act.
+"""Move one job one step towards what is asked: read everything, decide once, record the decision, act, then answer.
 
 Safe to call at any time, twice, late, or by two processes at once. A decision that rests on an old reading is refused
 when it is recorded, before anything is done about it. After a crash at any line the next look repairs the rest: Pods
@@ -27,7 +27,7 @@ from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
-from shoal.operator.writing import differs, write_job, write_plan
+from shoal.operator.writing import differs, tells_of_starts_only, write_job, write_plan
 
 log = logging.getLogger("shoal.operator")
 
@@ -108,9 +108,10 @@ class Reconciler:
         plans = self._cluster.plans(job.key.namespace, job.name)
         before = self._troubles(job)
         plan, seen = await self._plan(job, plans, before)
-        again = await self._record(there, job, plan, seen)
-        await self._act(job, plan)
+        await self._record(there, job, plan)
+        made = await self._act(job, plan)
         await self._resize(there, job, plan)
+        again = await self._answer(job, plan, seen, made=made)
         now = self._clock()
         if self._troubles(job) != before:
             return timedelta(0)  # something is refused, or no longer: say so
@@ -145,25 +146,27 @@ class Reconciler:
         )
         return plan_job(snapshot, self._settings, now=self._clock()), seen
 
-    async def _record(
-        self,
-        there: Json,
-        job: JobSeen,
-        plan: JobPlan,
-        seen: dict[str, tuple[Json, PlanSeen]],
+    async def _record(self, there: Json, job: JobSeen, plan: JobPlan) -> None:
+        """Write what was decided: the job's version is the fence."""
+        if plan.status == job.status:
+            return
+        status = write_job(job, plan.status)
+        if differs(status, there.get("status"), without="training"):
+            await self._cluster.write_status(there, status)
+            for notice in plan.notices:
+                self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+
+    async def _answer(
+        self, job: JobSeen, plan: JobPlan, seen: dict[str, tuple[Json, PlanSeen]], *, made: bool
     ) -> timedelta | None:
-        """Write what was decided. The job first: its version is the fence. A plan whose status cannot be written holds
-        up nobody: it was read, and what it asks for is recorded. Returns when to write it again."""
-        if plan.status != job.status:
-            status = write_job(job, plan.status)
-            if differs(status, there.get("status"), without="training"):
-                await self._cluster.write_status(there, status)
-                for notice in plan.notices:
-                    self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+        """Tell those who asked what became of it. Last, because nothing depends on it: what they ask for is recorded,
+        and a plan whose status cannot be written holds up nobody. Returns when to write it again.
+
+        `made`: Pods were made just now. They will be heard of, and the master told of them then, all at once."""
         again = None
         for ask, verdict in plan.plan_statuses.items():
             try:
-                await self._write_plan(*seen[ask], verdict)
+                await self._write_plan(*seen[ask], verdict, later=made)
             except Outdated:
                 again = _SOON
             except Denied as exc:
@@ -171,31 +174,34 @@ class Reconciler:
                 again = again or _AFTER_REFUSAL
         return again
 
-    async def _write_plan(self, raw: Json, plan: PlanSeen, verdict: PlanStatus) -> None:
+    async def _write_plan(self, raw: Json, plan: PlanSeen, verdict: PlanStatus, *, later: bool = False) -> None:
+        """`later`: Pods that start need not be told of now."""
         if self._said.get(plan.uid) == (plan.version, verdict):
             return
         status = write_plan(plan, verdict)
-        if differs(status, raw.get("status")):
-            await self._cluster.write_status(raw, status)
-        else:
+        if not differs(status, raw.get("status")):
             self._said[plan.uid] = (plan.version, verdict)
+        elif not (later and tells_of_starts_only(status, raw.get("status"))):
+            await self._cluster.write_status(raw, status)
 
-    async def _act(self, job: JobSeen, plan: JobPlan) -> None:
-        """Do what was decided. What the server refuses is held back until its next try."""
+    async def _act(self, job: JobSeen, plan: JobPlan) -> bool:
+        """Do what was decided. What the server refuses is held back until its next try. Returns whether members' Pods
+        were made."""
         namespace = job.key.namespace
         await self._all(partial(self._cluster.delete_pod, namespace, ref.name, ref.uid) for ref in plan.delete)
         if plan.delete_job:
             await self._cluster.delete_job(namespace, job.name, job.uid)
         if not await self._prepare(job, Part.PREPARE, plan.form, plan.ensure):
-            return
+            return False
         masters = [manifest for manifest in plan.create if manifest["metadata"]["labels"][ROLE] == MASTER]
         members = [manifest for manifest in plan.create if manifest["metadata"]["labels"][ROLE] != MASTER]
         await self._try(job, Part.MASTER, [partial(self._create, job, manifest) for manifest in masters])
-        await self._try(job, Part.MEMBERS, [partial(self._create, job, manifest) for manifest in members])
+        made = await self._try(job, Part.MEMBERS, [partial(self._create, job, manifest) for manifest in members])
         checked = await self._prepare(job, Part.CHECK, plan.form, plan.check)
         if (plan.ensure or plan.check) and plan.form is not None and checked:
             self._prepared[job.uid] = plan.form
             self._ensured.pop(job.uid, None)
+        return made and bool(members)
 
     async def _prepare(self, job: JobSeen, part: Part, form: str | None, manifests: tuple[Json, ...]) -> bool:
         """Make fixed objects: a binding last, for the server looks at the Role that it names."""

@@ -122,7 +122,7 @@ def _completed(
     for role in plan.roles:
         wanted, there = asks.roles[role].count, counts.get(role, RoleCounts())
         if wanted is not None and (there.running + there.succeeded != wanted or there.pending):
-            waiting.append(f"{there.running} of {wanted} {role} run")
+            waiting.append(f"it waits until {wanted} {role} run")  # how many do, the job says: it is written anyway
     moves = [move for move in memory.moves if (move.plan, move.generation) == (plan.uid, plan.generation)]
     waiting += [
         f"{m.name}: {m.reason}" for m in moves if m.state is not MoveState.DONE and m.state is not MoveState.FAILED

@@ -19,11 +19,13 @@ from shoal.api.meta import Done as ApiDone
 from shoal.api.resources import Resource, to_spec
 from shoal.api.scaleplan import PodReport as ApiPodReport
 from shoal.api.scaleplan import ScalePlanStatus, Trimmed
+from shoal.core.pods import PodPhase
 from shoal.operator.asks import ROLES
 from shoal.operator.memory import Grant, MasterRecord, Member, Memory
 from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanKind, PlanSeen, PlanStatus, PodReport
 
 Json = dict[str, Any]
+_ON_ITS_WAY = (PodPhase.PENDING, PodPhase.RUNNING)
 _KEYS = ("name", "role", "ask", "type", "what", "entry", "rank", "plan", "generation")
 
 
@@ -99,6 +101,17 @@ def differs(written: Json, there: Any, *, without: str | None = None) -> bool:
     """Whether a status must be written: whether what is there is something else."""
     there = there if isinstance(there, Mapping) else {}
     return bool(canonical(written) != canonical({key: each for key, each in there.items() if key != without}))
+
+
+def tells_of_starts_only(written: Json, there: Any) -> bool:
+    """Whether all that a plan's status would say anew is which Pods are on their way."""
+    return not differs(_without_starts(written), _without_starts(there if isinstance(there, Mapping) else {}))
+
+
+def _without_starts(status: Mapping[str, Any]) -> Json:
+    pods = status.get("pods")
+    ended = [pod for pod in pods if pod.get("phase") not in _ON_ITS_WAY] if isinstance(pods, list) else []
+    return {**status, "pods": ended}
 
 
 def _json(status: msgspec.Struct) -> Json:

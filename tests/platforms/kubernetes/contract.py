@@ -306,6 +306,15 @@ async def test_a_pod_is_resized_in_place(api: Api) -> None:
     assert after.spec.containers[0].image == "none.invalid/image"
 
 
+async def test_a_pod_cannot_be_resized_to_request_more_than_its_limit(api: Api) -> None:
+    pod = msgspec.to_builtins(a_pod("a", api.namespace, host="nowhere"))
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+    await api.client.create(PODS, pod)
+    less = Strategic({"spec": {"containers": [{"name": "main", "resources": {"limits": {"memory": "32Mi"}}}]}})
+    with pytest.raises(Invalid, match="must be less than or equal to memory limit of 32Mi"):
+        await api.client.patch(PODS, "a", less, namespace=api.namespace, subresource="resize")
+
+
 async def test_a_service_account_gets_a_token(api: Api) -> None:
     await api.client.create(SERVICE_ACCOUNTS, ServiceAccount(ObjectMeta(name="agent", namespace=api.namespace)))
     request = TokenRequest(TokenRequestSpec(expiration_seconds=3600))

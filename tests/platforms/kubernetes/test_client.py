@@ -213,6 +213,26 @@ async def test_no_more_calls_are_under_way_than_allowed(serve: Serve) -> None:
     assert most == 5
 
 
+async def test_calls_apart_wait_behind_nobody_elses(serve: Serve) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "pods" in request.path:
+            asked.set()
+            await go_on.wait()
+        return web.json_response({"metadata": {"name": "a"}})
+
+    async with Client(Access(server=await serve(answer)), ClientSettings(concurrency=1)) as client:
+        slow = asyncio.create_task(client.get(PODS, "a", namespace="default"))
+        await asked.wait()
+        behind = asyncio.create_task(client.get(CONFIG_MAPS, "a", namespace="default"))
+        apart = await client.apart(calls=1).get(CONFIG_MAPS, "a", namespace="default")
+        assert apart.metadata.name == "a"
+        assert not behind.done()
+        go_on.set()
+        await asyncio.gather(slow, behind)
+
+
 async def test_an_answer_that_is_no_object_is_the_servers_failure(serve: Serve) -> None:
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(body=b'{"metadata": {"name": 7}}')

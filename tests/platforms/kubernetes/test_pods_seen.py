@@ -120,3 +120,15 @@ def test_a_pod_that_ended_has_no_trouble_any_more() -> None:
     seen = pod_seen(a_pod({"phase": "Failed", "containerStatuses": [waiting]}))
     assert seen is not None
     assert seen.trouble is None
+
+
+def test_a_resize_that_its_host_puts_off_is_told_in_the_kubelets_words() -> None:
+    def told(kind: str, status: str) -> str:
+        condition = {"type": kind, "status": status, "reason": "Deferred", "message": "Node didn't have enough  memory"}
+        seen = pod_seen(a_pod({"phase": "Running", "conditions": [condition]}))
+        assert seen is not None
+        return seen.resize_waits
+
+    assert told("PodResizePending", "True") == "Deferred: Node didn't have enough memory"
+    assert told("PodResizePending", "False") == ""
+    assert told("PodResizeInProgress", "True") == ""

@@ -18,14 +18,16 @@ WAITS = st.sampled_from([0.0, 0.5, 1.0, 3.0])
 
 
 class Keys(RuleBasedStateMachine):
-    """The backlog against a model that knows, for each key, when it has to be looked at by."""
+    """The backlog against a model that knows, for each key, when it may be looked at, and who comes first then."""
 
     def __init__(self) -> None:
         super().__init__()
         self.settings = QueueSettings(capacity=4, backoff=Backoff(first_seconds=1.0, limit_seconds=8.0))
         self.backlog: Backlog[str] = Backlog(self.settings)
         self.now = 0.0
-        self.wanted: dict[str, float] = {}  # by when a look is due; of keys being worked on: a further look
+        self.wanted: dict[str, float] = {}  # by when a look is due
+        self.marked: dict[str, float] = {}  # of keys being worked on, how long after it
+        self.deadlines: dict[str, float] = {}
         self.working: set[str] = set()
 
     @rule(key=KEYS, wait=WAITS)
@@ -33,17 +35,26 @@ class Keys(RuleBasedStateMachine):
         known = set(self.wanted) | self.working
         taken = self.backlog.add(key, self.now, wait)
         assert taken == (key in known or len(known) < 4)
-        if taken:
-            self.wanted[key] = min(self.wanted.get(key, self.now + wait), self.now + wait)
+        if taken and key in self.working:
+            self.marked[key] = min(self.marked.get(key, wait), wait)
+        elif taken:
+            self._want(key, wait)
+
+    def _want(self, key: str, wait: float) -> None:
+        due = self.now + wait
+        deadline = due + min(self.settings.slack * wait, self.settings.most_slack_seconds)
+        self.wanted[key] = min(self.wanted.get(key, due), due)
+        self.deadlines[key] = min(self.deadlines.get(key, deadline), deadline)
 
     @rule()
     def take(self) -> None:
         key = self.backlog.take(self.now)
-        due = {each for each, at in self.wanted.items() if at <= self.now and each not in self.working}
+        due = {each for each, at in self.wanted.items() if at <= self.now}
         assert (key is None) == (not due)
         if key is not None:
             assert key in due
-            del self.wanted[key]
+            assert self.deadlines[key] == min(self.deadlines[each] for each in due)
+            del self.wanted[key], self.deadlines[key]
             self.working.add(key)
 
     @rule(data=st.data(), again=st.none() | WAITS)
@@ -54,8 +65,9 @@ class Keys(RuleBasedStateMachine):
         self.working.discard(key)
         self.backlog.done(key, self.now, again_after=again)
         assert self.backlog.failures(key) == 0
-        if again is not None:
-            self.wanted[key] = min(self.wanted.get(key, self.now + again), self.now + again)
+        waits = [wait for wait in (self.marked.pop(key, None), again) if wait is not None]
+        if waits:
+            self._want(key, min(waits))
 
     @rule(data=st.data(), chance=st.floats(0, 1))
     def failed(self, data: st.DataObject, chance: float) -> None:
@@ -67,7 +79,8 @@ class Keys(RuleBasedStateMachine):
         wait = self.backlog.failed(key, self.now, chance)
         full = min(8.0, 2.0 ** (failures - 1))
         assert full / 2 <= wait <= full  # the common budget is not used up here
-        self.wanted[key] = self.now + wait
+        self.marked.pop(key, None)
+        self._want(key, wait)
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 10.0]))
     def time_passes(self, seconds: float) -> None:
@@ -80,11 +93,10 @@ class Keys(RuleBasedStateMachine):
 
     @invariant()
     def the_next_wake_is_not_too_late(self) -> None:
-        waiting = [at for key, at in self.wanted.items() if key not in self.working]
         due = self.backlog.next_due()
-        if waiting and not self.backlog.ready:
+        if self.wanted and not self.backlog.ready:
             assert due is not None
-            assert due <= min(waiting)
+            assert due <= min(self.wanted.values())
 
 
 Keys.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
@@ -96,6 +108,35 @@ def test_keys_are_taken_in_the_order_they_came() -> None:
     for key in "cabac":
         backlog.add(key, 0.0)
     assert [backlog.take(0.0) for _ in range(4)] == ["c", "a", "b", None]
+
+
+def test_who_asks_goes_before_who_has_news_but_not_for_ever() -> None:
+    backlog: Backlog[str] = Backlog(QueueSettings(slack=10.0, most_slack_seconds=30.0))
+    backlog.add("news", 0.0, after=1.0)
+    backlog.add("soon", 0.0, after=0.05)
+    taken = []
+    for second in range(1, 21):
+        backlog.add(f"asked at {second}", float(second))
+        key = backlog.take(float(second))
+        assert key is not None
+        taken.append(key)
+        backlog.done(key, float(second))
+    assert taken[0] == "soon"
+    assert taken.index("news") == 11  # when those were asked for that came after its deadline
+    assert [key for key in taken if key.startswith("asked")] == [f"asked at {second}" for second in range(1, 19)]
+
+
+def test_news_of_a_key_that_waits_makes_it_no_later_and_an_ask_makes_it_the_first() -> None:
+    backlog: Backlog[str] = Backlog(QueueSettings())
+    for key in "ab":
+        backlog.add(key, 0.0, after=1.0)
+    for _ in range(1000):
+        backlog.add("b", 0.5, after=1.0)
+    assert backlog.next_due() == 1.0
+    assert backlog.take(0.9) is None
+    backlog.add("c", 2.0)
+    backlog.add("b", 2.0)
+    assert [backlog.take(2.0) for _ in range(4)] == ["c", "b", "a", None]
 
 
 def test_retries_of_all_keys_share_a_budget() -> None:

@@ -173,6 +173,13 @@ class Client:
         other._fence = check
         return other
 
+    def apart(self, *, calls: int) -> "Client":
+        """The same client (same pool, caches told), with room for so many calls at once that wait behind nobody else's:
+        for what must not be late however much there is to do."""
+        other = copy(self)
+        other._transport = self._transport.apart(calls)
+        return other
+
     def on_write(self, kind: Kind[T], told: Written) -> Callable[[], None]:
         """Have `told` called with each object of that kind that a write returns. Returns what ends it."""
         listeners = self._written.setdefault(kind, [])

@@ -72,6 +72,9 @@ _GATHERING = 1.0
 """The same where nobody waits for an answer: Pods that begin, and what was written to a status, mostly by ourselves. A
 look at once would find one Pod more each time and write it down, which costs more calls than making the Pods. The Job
 controller of Kubernetes waits as long."""
+_MEANWHILE = 5
+"""So many times as long where more is about to come: other Pods of the job do not run yet, or it was we who wrote the
+status. A status costs the server as much as five Pods: of a job's start it tells once or twice, not each second."""
 
 
 class KubernetesCluster:
@@ -95,6 +98,8 @@ class KubernetesCluster:
         self._manager = manager
         self._can_resize: bool | None = None
         self._gathering = gathering
+        self._views: dict[str, tuple[str, PodSeen | None]] = {}  # by the Pods' uids, with the version they are of
+        self._running: dict[tuple[str, str], set[str]] = {}  # by jobs, their members' Pods
         index = {_BY_JOB: _named_jobs}
         self._jobs = Informer(client, ELASTIC_JOBS, namespace=namespace, indexers={"name": _name}, settings=settings)
         self._plans = Informer(client, SCALE_PLANS, namespace=namespace, indexers=index, settings=settings)
@@ -121,9 +126,16 @@ class KubernetesCluster:
                     wake(namespace, name, self._patience(change))
 
         def pod(change: Change[Pod]) -> None:
-            name = change.object.metadata.labels.get(JOB_NAME)
-            if name and not (isinstance(change, Updated) and pod_seen(change.before) == pod_seen(change.object)):
-                wake(change.object.metadata.namespace, name, self._gathering if _begins(change) else _SOON)
+            meta = change.object.metadata
+            before = self._view(change.before) if isinstance(change, Updated) else None
+            seen = self._view(change.object)
+            if isinstance(change, Removed):
+                self._views.pop(meta.uid, None)
+                seen = None
+            job = meta.namespace, meta.labels.get(JOB_NAME, "")
+            self._count_running(job, meta.name, seen)
+            if job[1] and not (isinstance(change, Updated) and before == seen):
+                wake(*job, self._patience_with_pods(job, seen))
 
         self._jobs.on_change(job)
         self._plans.on_change(plan)
@@ -132,8 +144,38 @@ class KubernetesCluster:
 
     def _patience(self, change: Change[Any]) -> float:
         """How long a look may wait after news of a job or a plan."""
-        asks_the_same = isinstance(change, Updated) and _asked(change.before) == _asked(change.object)
-        return self._gathering if asks_the_same else 0.0
+        if not isinstance(change, Updated) or _asked(change.before) != _asked(change.object):
+            return 0.0
+        reported = _report_of_master(change.before) != _report_of_master(change.object)
+        return self._gathering if reported else self._gathering * _MEANWHILE
+
+    def _patience_with_pods(self, job: tuple[str, str], seen: PodSeen | None) -> float:
+        """How long a look may wait after news of a Pod."""
+        if seen is None or not _begins(seen):
+            return _SOON
+        worth_telling = seen.role is None or seen.trouble is not None
+        return self._gathering if worth_telling or self._is_complete(job) else self._gathering * _MEANWHILE
+
+    def _is_complete(self, job: tuple[str, str]) -> bool:
+        """Whether as many Pods of a job run as are to run, by the status that was written before they were made."""
+        there = self._jobs.get(*job)
+        return there is None or len(self._running.get(job, ())) >= _to_run(there)
+
+    def _count_running(self, job: tuple[str, str], name: str, seen: PodSeen | None) -> None:
+        if seen is not None and seen.role is not None and seen.is_running:
+            self._running.setdefault(job, set()).add(name)
+        elif job in self._running:
+            self._running[job].discard(name)
+            if not self._running[job]:
+                del self._running[job]
+
+    def _view(self, pod: Pod) -> PodSeen | None:
+        """What decisions look at, worked out once per version of a Pod."""
+        uid, version = pod.metadata.uid, pod.metadata.resource_version
+        known = self._views.get(uid)
+        if known is None or known[0] != version:
+            known = self._views[uid] = version, pod_seen(pod)
+        return known[1]
 
     def known_jobs(self) -> Sequence[tuple[str, str]]:
         """All jobs that are there or that a plan names."""
@@ -178,7 +220,7 @@ class KubernetesCluster:
         for name in expected:
             if name not in there:  # rare: it is gone, or our cache is behind
                 await self._pods.refresh(namespace, name)
-        seen = (pod_seen(pod) for pod in self._pods.found("owner", uid) if _controller(pod.metadata) == uid)
+        seen = (self._view(pod) for pod in self._pods.found("owner", uid) if _controller(pod.metadata) == uid)
         return sorted((pod for pod in seen if pod is not None), key=lambda pod: pod.name)
 
     # Writing ---------------------------------------------------------------------------------------------------
@@ -292,10 +334,26 @@ def _asked(obj: Json) -> tuple[Any, ...]:
     return tuple(meta.get(name) for name in ("uid", "generation", "labels", "annotations", "deletionTimestamp"))
 
 
-def _begins(change: Change[Pod]) -> bool:
+def _report_of_master(obj: Json) -> Any:
+    """What a job's master says; of other objects nothing."""
+    status = obj.get("status")
+    return status.get("training") if isinstance(status, Mapping) else None
+
+
+def _to_run(job: Json) -> int:
+    """How many Pods of members there are to be, by a job's status."""
+    status = job.get("status")
+    roles = status.get("roles") if isinstance(status, Mapping) else None
+    return sum(
+        (each.get("granted") or 0) - (each.get("succeeded") or 0) - (each.get("failed") or 0)
+        for each in roles or ()
+        if isinstance(each, Mapping)
+    )
+
+
+def _begins(pod: PodSeen) -> bool:
     """Whether a Pod is on its way to run, or runs."""
-    seen = None if isinstance(change, Removed) else pod_seen(change.object)
-    return seen is not None and not seen.deleting and seen.phase in (PodPhase.PENDING, PodPhase.RUNNING)
+    return not pod.deleting and pod.phase in (PodPhase.PENDING, PodPhase.RUNNING)
 
 
 def _with_kind(obj: Json, kind: Kind[Any]) -> Json:

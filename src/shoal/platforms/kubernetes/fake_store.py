@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from shoal.api.quantities import parse_quantity
 from shoal.platforms.kubernetes.fake_merge import (
     BadPatch,
     Json,
@@ -315,6 +316,8 @@ class Store:
                 result = {**before, "status": after.get("status", {}), "metadata": new if not served.is_custom else old}
             case "resize":
                 result = {**before, "spec": _resized(before["spec"], after.get("spec", {}))}
+                if wrong := list(_beyond_limits(result["spec"])):
+                    raise _invalid(served, key[1], wrong)
             case _ if served.has_status:
                 result.pop("status", None)
                 if "status" in before:
@@ -519,6 +522,17 @@ def _grace(kind: str, obj: Json, asked: int | None) -> int:
 def _resized(before: Json, after: Json) -> Json:
     wanted = {c["name"]: c.get("resources", {}) for c in after.get("containers", [])}
     return {**before, "containers": [{**c, "resources": wanted.get(c["name"], {})} for c in before["containers"]]}
+
+
+def _beyond_limits(spec: Json) -> Iterable[tuple[str, str]]:
+    """Which containers request more than they may have, and of what."""
+    for number, container in enumerate(spec["containers"]):
+        resources = container["resources"]
+        limits = resources.get("limits", {})
+        for name, amount in resources.get("requests", {}).items():
+            if name in limits and parse_quantity(amount) > parse_quantity(limits[name]):
+                said = f'Invalid value: "{amount}": must be less than or equal to {name} limit of {limits[name]}'
+                yield f"spec.containers[{number}].resources.requests", said
 
 
 def _counted(obj: Json) -> Json:

@@ -47,6 +47,7 @@ def pod_seen(pod: Pod) -> PodSeen | None:
         host=pod.spec.node_name,
         resource=_resource(pod),
         trouble=_trouble(pod),
+        resize_waits=_resize_waits(pod),
         makes_pods=role == MASTER and labels.get(SCALER) == POD_SCALER,
     )
 
@@ -128,3 +129,11 @@ def _unschedulable(pod: Pod) -> Trouble | None:
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
             return Trouble(reason="Unschedulable", message=f"{pod.metadata.name}: {each.message}")
     return None
+
+
+def _resize_waits(pod: Pod) -> str:
+    """The kubelet's word on a resize that it puts off (`Deferred`) or that its host can never do (`Infeasible`)."""
+    for each in pod.status.conditions:
+        if each.type == "PodResizePending" and each.status == "True":
+            return " ".join(": ".join(word for word in (each.reason, each.message) if word).split())[:512]
+    return ""

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -107,6 +108,12 @@ class Transport:
 
     async def close(self) -> None:
         await self._pool.close()
+
+    def apart(self, calls: int) -> "Transport":
+        """The same connections, with slots of its own."""
+        other = copy(self)
+        other._slots = asyncio.Semaphore(calls)
+        return other
 
     async def send(self, call: Call, *, path: str | None = None) -> bytes:
         """One call with its retries, within one slot and one time-out."""

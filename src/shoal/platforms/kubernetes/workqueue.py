@@ -9,6 +9,11 @@ wake-up during the look means one more look after it. `Backlog` is that bookkeep
     queue.add_after("train/mnist", seconds=30)    # the earlier of two times holds
     await queue.work(reconcile, workers=8)        # for ever; reconcile(key) returns seconds to the next look, or None
 
+Keys whose time has come are taken by their deadline, not by when they came. Who asks for a look at once has waited too
+long already; who could wait a second (news to be written down) can as well wait ten behind him. So when more is asked
+than can be done, what people ask for is done first, and what is told of it follows; but nobody waits for ever, because
+a deadline that has passed is earlier than any new one.
+
 A failed key waits longer each time; a success ends that. Retries of all keys together draw on one budget, so that a
 server in trouble is not asked by everybody at once. When there is no room for a new key it is turned away and the
 backlog says so; the loop then asks `refill` for all keys once there is room, so that nothing is lost for good.
@@ -18,7 +23,6 @@ import asyncio
 import heapq
 import logging
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -40,10 +44,28 @@ class QueueSettings:
     """Of all keys together, in the long run."""
     retry_burst: int = 200
     """So many may come at once."""
+    slack: float = 10.0
+    """How many times as long as it had to wait anyway a key may wait behind others."""
+    most_slack_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.retries_per_second <= 0 or self.retry_burst < 1:
             raise ValueError("capacity, retries_per_second and retry_burst must be greater than 0")
+        if min(self.slack, self.most_slack_seconds) < 0:
+            raise ValueError("slack and most_slack_seconds must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """When a key is looked at."""
+
+    due: float
+    """Not before."""
+    deadline: float
+    """If more keys are due than can be worked on, in the order of these."""
+
+    def sooner(self, other: "_Turn | None") -> "_Turn":
+        return self if other is None else _Turn(min(self.due, other.due), min(self.deadline, other.deadline))
 
 
 class Backlog(Generic[K]):
@@ -52,12 +74,12 @@ class Backlog(Generic[K]):
 
     def __init__(self, settings: QueueSettings) -> None:
         self._settings = settings
-        self._ready: deque[K] = deque()
-        self._is_ready: set[K] = set()
-        self._due: dict[K, float] = {}
-        self._heap: list[tuple[float, int, K]] = []
+        self._ready: dict[K, float] = {}  # the deadlines
+        self._waiting: dict[K, _Turn] = {}
+        self._by_deadline: list[tuple[float, int, K]] = []  # heaps, with entries that a sooner one has replaced
+        self._by_due: list[tuple[float, int, K]] = []
         self._pushed = 0
-        self._working: dict[K, float | None] = {}  # when to look again; None: no need
+        self._working: dict[K, float | None] = {}  # how long after it to look again; None: no need
         self._failures: dict[K, int] = {}
         self._budget = float(settings.retry_burst)
         self._budget_at: float | None = None
@@ -65,46 +87,51 @@ class Backlog(Generic[K]):
         """A key was not taken for want of room. Whoever refills sets it back."""
 
     def add(self, key: K, now: float, after: float = 0.0) -> bool:
-        """Have the key looked at, not before so many seconds have passed. False: there is no room for it."""
-        due = now + after
+        """Have the key looked at, not before so many seconds have passed; of one that is being worked on, since the
+        end of that look. False: there is no room for it."""
+        after = max(after, 0.0)
+        turn = _Turn(now + after, now + after + min(self._settings.slack * after, self._settings.most_slack_seconds))
         if key in self._working:
             marked = self._working[key]
-            self._working[key] = due if marked is None else min(marked, due)
-            return True
-        if key in self._is_ready:
-            return True
-        if key not in self._due and len(self) >= self._settings.capacity:
+            self._working[key] = after if marked is None else min(marked, after)
+        elif key in self._ready:
+            if turn.deadline < self._ready[key]:
+                self._line_up(key, turn.deadline)
+        elif key not in self._waiting and len(self) >= self._settings.capacity:
             self.turned_away = True
             return False
-        if after <= 0:
-            self._due.pop(key, None)
-            self._ready.append(key)
-            self._is_ready.add(key)
-        elif key not in self._due or due < self._due[key]:
-            self._due[key] = due
-            self._pushed += 1
-            heapq.heappush(self._heap, (due, self._pushed, key))
+        else:
+            self._wait(key, now, turn)
         return True
 
+    def _wait(self, key: K, now: float, turn: _Turn) -> None:
+        before = self._waiting.get(key)
+        turn = turn.sooner(before)
+        if turn.due <= now:
+            self._waiting.pop(key, None)
+            self._line_up(key, turn.deadline)
+        elif turn != before:
+            self._waiting[key] = turn
+            self._push(self._by_due, turn.due, key)
+
     def take(self, now: float) -> K | None:
-        """The key that has been ready for longest; it is being worked on from now on. None: none is ready."""
+        """Of the keys that are ready the one with the earliest deadline; it is being worked on from now on. None: none
+        is ready."""
         self._ripen(now)
-        if not self._ready:
-            return None
-        key = self._ready.popleft()
-        self._is_ready.discard(key)
-        self._working[key] = None
-        return key
+        while self._by_deadline:
+            deadline, _, key = heapq.heappop(self._by_deadline)
+            if self._ready.get(key) == deadline:
+                del self._ready[key]
+                self._working[key] = None
+                return key
+        return None
 
     def done(self, key: K, now: float, *, again_after: float | None = None) -> None:
         """The look went well."""
         self._failures.pop(key, None)
-        marked = self._working.pop(key)
-        times = [at - now for at in (marked,) if at is not None]
-        if again_after is not None:
-            times.append(again_after)
-        if times:
-            self.add(key, now, max(0.0, min(times)))
+        waits = [after for after in (self._working.pop(key), again_after) if after is not None]
+        if waits:
+            self.add(key, now, min(waits))
 
     def failed(self, key: K, now: float, chance: float) -> float:
         """The look failed: it is tried again after the seconds that are returned, whoever asked for it sooner."""
@@ -121,7 +148,7 @@ class Backlog(Generic[K]):
     def next_due(self) -> float | None:
         """When the next key becomes ready; None: none is waiting for its time."""
         self._prune()
-        return self._heap[0][0] if self._heap else None
+        return self._by_due[0][0] if self._by_due else None
 
     def failures(self, key: K) -> int:
         return self._failures.get(key, 0)
@@ -135,21 +162,31 @@ class Backlog(Generic[K]):
         return len(self._working)
 
     def __len__(self) -> int:
-        return len(self._ready) + len(self._due) + len(self._working)
+        return len(self._ready) + len(self._waiting) + len(self._working)
 
     def _ripen(self, now: float) -> None:
         self._prune()
-        while self._heap and self._heap[0][0] <= now:
-            _, _, key = heapq.heappop(self._heap)
-            del self._due[key]
-            self._ready.append(key)
-            self._is_ready.add(key)
+        while self._by_due and self._by_due[0][0] <= now:
+            _, _, key = heapq.heappop(self._by_due)
+            self._line_up(key, self._waiting.pop(key).deadline)
             self._prune()
 
     def _prune(self) -> None:
-        """Drop entries of the heap that an earlier time has replaced."""
-        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
+        """Drop what a sooner time has replaced, so that the first entry counts."""
+        while self._by_due:
+            due, _, key = self._by_due[0]
+            turn = self._waiting.get(key)
+            if turn is not None and turn.due == due:
+                return
+            heapq.heappop(self._by_due)
+
+    def _line_up(self, key: K, deadline: float) -> None:
+        self._ready[key] = deadline
+        self._push(self._by_deadline, deadline, key)
+
+    def _push(self, heap: list[tuple[float, int, K]], when: float, key: K) -> None:
+        self._pushed += 1
+        heapq.heappush(heap, (when, self._pushed, key))
 
     def _charge(self, now: float) -> float:
         """Take one retry from the common budget. Returns how long it takes until the budget has it."""
@@ -174,6 +211,7 @@ class WorkQueue(Generic[K]):
         self._rng = rng or random.Random()
         self._refill = refill
         self._woken = asyncio.Event()
+        self._next_in_line = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
     def add(self, key: K) -> bool:
@@ -197,7 +235,8 @@ class WorkQueue(Generic[K]):
 
     async def _worker(self, handle: Callable[[K], Awaitable[float | None]]) -> None:
         while True:
-            key = await self._next()
+            async with self._next_in_line:  # one idle worker waits for keys, not all of them for each
+                key = await self._next()
             await self._handle(key, handle)
             self._wake()
 
@@ -206,8 +245,6 @@ class WorkQueue(Generic[K]):
             self._woken.clear()
             key = self.backlog.take(self._loop.time())
             if key is not None:
-                if self.backlog.ready:
-                    self._woken.set()  # another worker may take the next one
                 return key
             try:
                 async with asyncio.timeout_at(self.backlog.next_due()):

@@ -1,0 +1,42 @@
+"""What is worth a write: a status that is there already is not, and who starts can be told of later."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.pods import PodPhase
+from shoal.operator.writing import differs, tells_of_starts_only
+
+STARTS = (PodPhase.PENDING, PodPhase.RUNNING)
+Pods = dict[str, str]
+PODS = st.dictionaries(st.sampled_from("abcde"), st.sampled_from([*map(str, PodPhase), "Deleted"]))
+
+
+def a_status(pods: Pods, **more: Any) -> dict[str, Any]:
+    conditions = [{"type": kind, "status": "True", "reason": "So"} for kind in ("Accepted", "Admitted")]
+    return {"conditions": conditions, "pods": [{"name": each, "phase": pods[each]} for each in sorted(pods)], **more}
+
+
+def ended(pods: Pods) -> Pods:
+    return {name: phase for name, phase in pods.items() if phase not in STARTS}
+
+
+@given(before=PODS, after=PODS)
+def test_only_who_starts_can_wait(before: Pods, after: Pods) -> None:
+    there, written = a_status(before), a_status(after)
+    assert tells_of_starts_only(written, there) == (ended(before) == ended(after))
+    assert differs(written, there) == (before != after)
+
+
+@given(before=PODS, after=PODS)
+def test_a_verdict_never_waits_for_who_starts(before: Pods, after: Pods) -> None:
+    assert not tells_of_starts_only(a_status(after, observedGeneration=2), a_status(before, observedGeneration=1))
+    assert not tells_of_starts_only(a_status(after), None)
+
+
+@given(PODS, st.randoms())
+def test_the_order_in_which_the_server_keeps_conditions_is_no_difference(pods: Pods, rng: Any) -> None:
+    there = a_status(pods)
+    rng.shuffle(there["conditions"])
+    assert not differs(a_status(pods), there)
