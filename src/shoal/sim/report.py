@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ def mean_measures(runs: Sequence[Run]) -> Measures:
     if not runs:
         raise ValueError("there is no mean of no runs")
     counts = {name: sum(getattr(run.measures, name) for run in runs) for name in ("jobs", "finished", "gangs_started")}
-    means = {
+    means: dict[str, Any] = {
         each.name: _mean(getattr(run.measures, each.name) for run in runs)
         for each in fields(Measures)
         if each.name not in counts
