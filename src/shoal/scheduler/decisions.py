@@ -107,3 +107,5 @@ class Decisions:
     """The least attained service of an admitted job, which never falls: where newcomers begin."""
     steps: int = 0
     """Single steps that were tried, for the bound on them."""
+    problems: tuple[str, ...] = ()
+    """What went wrong while deciding, in sentences: `upstream` would never have come to an end."""
