@@ -7,8 +7,10 @@ has one writer, and a decision that was never written has never been made: the n
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from shoal.scheduler.actuation import Standing
+from shoal.scheduler.rows import JobKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,3 +34,16 @@ class Allowance:
     @property
     def is_admitted(self) -> bool:
         return self.standing.target > 0
+
+
+class Allowances(Protocol):
+    """Where a job's controller finds what it is allowed."""
+
+    def of(self, key: JobKey, uid: str) -> Allowance | None:
+        """None: the scheduler has not decided yet. The job keeps what it has, and grows by nothing."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing new is decided at the moment; None: the scheduler works."""
+        ...
