@@ -18,8 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from shoal.api.elasticjob import ElasticJobSpec, ElasticJobStatus, ReplicaSpec, ResourceSpec, RoleSpec
 from shoal.api.jobresource import JobResourceSpec, JobResourceStatus
 from shoal.api.reference import FIELDS_HEAD, RULES_HEAD, field_rows, rule_rows
-from shoal.api.rules import elastic_job_rules, job_resource_rules, scale_plan_rules
+from shoal.api.rules import elastic_job_rules, job_resource_rules, scale_plan_rules, training_job_rules
 from shoal.api.scaleplan import PodMeta, ScalePlanSpec, ScalePlanStatus
+from shoal.api.trainingjob import MasterSpec, TrainerSpec, TrainingJobSpec, TrainingJobStatus
 from shoal.cli.flags import Flag
 from shoal.cli.operator import FLAGS as OPERATOR_FLAGS
 from shoal.cli.run_flags import FLAGS
@@ -150,11 +151,16 @@ def resources() -> Mapping[str, str]:
         "scaleplan-status": field_rows(ScalePlanStatus, flat=True),
         "jobresource-spec": field_rows(JobResourceSpec, flat=True),
         "jobresource-status": field_rows(JobResourceStatus, flat=True),
+        "trainingjob-spec": field_rows(TrainingJobSpec),
+        "trainingjob-trainer": field_rows(TrainerSpec),
+        "trainingjob-master": [row for row in field_rows(MasterSpec) if row not in field_rows(TrainerSpec)],
+        "trainingjob-status": field_rows(TrainingJobStatus, flat=True),
     }
     rules = {
         "elasticjob-rules": rule_rows(elastic_job_rules()),
         "scaleplan-rules": rule_rows(scale_plan_rules()),
         "jobresource-rules": rule_rows(job_resource_rules()),
+        "trainingjob-rules": rule_rows(training_job_rules()),
     }
     return {
         **{name: table(FIELDS_HEAD, rows) for name, rows in fields.items()},
