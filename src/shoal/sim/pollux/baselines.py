@@ -8,11 +8,10 @@ Both place GPUs alike: from the emptiest host first, the lowest number among equ
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from shoal.sim.pollux.jobs import Training, placement_of, split_batch
-from shoal.sim.pollux.profiles import Placement
-
-Allocation = dict[str, tuple[int, ...]]
-"""The host of each GPU, by job."""
+from shoal.core.errors import BadInput
+from shoal.sim.models import Placement
+from shoal.sim.pollux.jobs import Training, split_batch
+from shoal.sim.scheduling import Allocation, Placeable
 
 DEMOTE_GPU_SECONDS = 57_600
 """16 GPU hours, after which Tiresias lets others go first."""
@@ -25,16 +24,18 @@ class Tiresias:
     def __init__(self) -> None:
         self._first: list[str] = []
         self._second: list[str] = []
-        self._running_since: dict[str, int] = {}
-        self._ran: dict[str, int] = {}
+        self._running_since: dict[str, float] = {}
+        self._ran: dict[str, float] = {}
 
-    def __call__(self, now: int, jobs: Mapping[str, Training], before: Allocation, hosts: Sequence[int]) -> Allocation:
+    def __call__(
+        self, now: float, jobs: Mapping[str, Placeable], before: Allocation, hosts: Sequence[int]
+    ) -> Allocation:
         self._note_time(now, jobs)
         runs: Allocation = {}
         starts: list[str] = []
         free = sum(hosts)
         for name in (*self._first, *self._second):
-            size = jobs[name].ask.gpus
+            size = jobs[name].spec.size
             if size > free:
                 self._running_since.pop(name, None)
                 continue
@@ -46,17 +47,17 @@ class Tiresias:
                 starts.append(name)
         left = _free(hosts, runs.values())
         for name in starts:
-            runs[name] = _take_emptiest(left, jobs[name].ask.gpus)
+            runs[name] = _take_emptiest(left, jobs[name].spec.size)
         return runs
 
-    def _note_time(self, now: int, jobs: Mapping[str, Training]) -> None:
+    def _note_time(self, now: float, jobs: Mapping[str, Placeable]) -> None:
         for name, since in self._running_since.items():
             self._ran[name] = self._ran.get(name, 0) + now - since
             self._running_since[name] = now
         self._running_since = {name: since for name, since in self._running_since.items() if name in jobs}
         known = {*self._first, *self._second}
         waiting = [*(name for name in self._first if name in jobs), *(name for name in jobs if name not in known)]
-        demoted = [name for name in waiting if self._ran.get(name, 0) * jobs[name].ask.gpus >= DEMOTE_GPU_SECONDS]
+        demoted = [name for name in waiting if self._ran.get(name, 0) * jobs[name].spec.size >= DEMOTE_GPU_SECONDS]
         self._first = [name for name in waiting if name not in demoted]
         self._second = [*(name for name in self._second if name in jobs), *demoted]
 
@@ -68,8 +69,11 @@ class Optimus:
     def __init__(self) -> None:
         self._seconds: dict[tuple[str, int, int], float] = {}
 
-    def __call__(self, now: int, jobs: Mapping[str, Training], before: Allocation, hosts: Sequence[int]) -> Allocation:
-        counts = self._counts(jobs, sum(hosts), max(hosts))
+    def __call__(
+        self, now: float, jobs: Mapping[str, Placeable], before: Allocation, hosts: Sequence[int]
+    ) -> Allocation:
+        measured = {name: _measured(name, job) for name, job in jobs.items()}
+        counts = self._counts(measured, sum(hosts), max(hosts))
         kept = {name: before[name] for name, count in counts.items() if count and len(before.get(name, ())) == count}
         left = _free(hosts, kept.values())
         for name in sorted((name for name in counts if counts[name] and name not in kept), key=counts.__getitem__):
@@ -103,10 +107,14 @@ class Optimus:
         if key not in self._seconds:
             split = split_batch(job.application, job.ask.batch, gpus)
             accumulation = max(1, split.accumulation) if gpus == 1 else split.accumulation
-            self._seconds[key] = job.application.step_seconds(
-                packed(gpus, per_host), split.local_batch, accumulation
-            )
+            self._seconds[key] = job.application.step_seconds(packed(gpus, per_host), split.local_batch, accumulation)
         return self._seconds[key]
+
+
+def _measured(name: str, job: Placeable) -> Training:
+    if not isinstance(job.model, Training):
+        raise BadInput(f"optimus has to know true step times, and job {name} has no measured profile")
+    return job.model
 
 
 def most_gpus(job: Training) -> int:

@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import BadInput
+from shoal.sim.models import Placement
 
 if TYPE_CHECKING:
     from scipy.interpolate import LinearNDInterpolator
 
 MOST_HOSTS = 16
 """Jobs on more hosts than this are taken to be as fast as on this many."""
-
-Placement = tuple[int, ...]
-"""GPUs on each host, in the order of the ring."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +90,9 @@ class Application:
     ) -> None:
         self.name = name
         self.limits = limits
-        self._placements = {shape: sorted(passes, key=lambda each: each.local_batch) for shape, passes in placements.items()}
+        self._placements = {
+            shape: sorted(passes, key=lambda each: each.local_batch) for shape, passes in placements.items()
+        }
         self._points = (*_means_by_size(self._placements), *scalability)
         self._batches = sorted(validations)
         self._validations = {batch: tuple(epochs) for batch, epochs in validations.items()}
@@ -178,8 +178,8 @@ class Application:
 
     def _unknown(self, shape: Placement, local_batch: int) -> BadInput:
         return BadInput(
-            f"{self.name} was not measured on {len(shape)} hosts with {'+'.join(map(str, shape))} GPUs and {local_batch} "
-            f"examples each, nor around that"
+            f"{self.name} was not measured on {len(shape)} hosts with {'+'.join(map(str, shape))} GPUs and "
+            f"{local_batch} examples each, nor around that"
         )
 
 
