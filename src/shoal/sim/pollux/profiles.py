@@ -14,11 +14,12 @@ guess would look like a measurement.
 
 import csv
 import json
+import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.core.errors import BadInput
 from shoal.sim.models import Placement
@@ -77,59 +78,55 @@ class Point:
     sync_seconds: float
 
 
-class Application:
-    """A measured model. Its answers are remembered: a simulation asks the same few questions again and again."""
+class Speeds(Protocol):
+    """How long one pass takes."""
 
-    def __init__(
-        self,
-        name: str,
-        limits: Limits,
-        placements: Mapping[Placement, Sequence[Pass]],
-        scalability: Sequence[Point],
-        validations: Mapping[int, Sequence[Epoch]],
-    ) -> None:
+    def pass_seconds(self, shape: Placement, local_batch: int) -> tuple[float, float]:
+        """With the exchange of gradients, and the part of it that is only exchange. `shape` is a smallest rotation."""
+        ...
+
+
+class Application:
+    """A model with its data. Its answers are remembered: a simulation asks the same few questions again and again."""
+
+    def __init__(self, name: str, limits: Limits, speeds: Speeds, runs: Mapping[int, Sequence[Epoch]]) -> None:
+        """`runs`: a whole training for each total batch size."""
         self.name = name
         self.limits = limits
-        self._placements = {
-            shape: sorted(passes, key=lambda each: each.local_batch) for shape, passes in placements.items()
-        }
-        self._points = (*_means_by_size(self._placements), *scalability)
-        self._batches = sorted(validations)
-        self._validations = {batch: tuple(epochs) for batch, epochs in validations.items()}
-        self._between: LinearNDInterpolator | None = None
+        self._speeds = speeds
+        self._batches = sorted(runs)
+        self._runs = {batch: tuple(epochs) for batch, epochs in runs.items()}
         self._passes: dict[tuple[Placement, int], tuple[float, float]] = {}
-        self._noise: dict[tuple[int, int], tuple[float, float]] = {}
+        self._gains: dict[tuple[int, int], float] = {}
         self._ends = [
-            min(run[epoch].progress for run in self._validations.values() if epoch < len(run))
+            min(run[epoch].progress for run in self._runs.values() if epoch < len(run))
             for epoch in range(limits.max_epochs)
         ]
 
     def pass_seconds(self, placement: Placement, local_batch: int) -> tuple[float, float]:
         """One pass with the exchange of gradients, and the part of it that is only exchange."""
         key = (placement, local_batch)
-        if key not in self._passes:
-            self._passes[key] = self._interpolate(smallest_rotation(placement), local_batch)
-        return self._passes[key]
+        found = self._passes.get(key)
+        if found is None:
+            found = self._speeds.pass_seconds(smallest_rotation(placement), local_batch)
+            self._passes[key] = found
+        return found
 
     def step_seconds(self, placement: Placement, local_batch: int, accumulation: int) -> float:
         """One step of the optimiser: passes that only accumulate, then one that exchanges."""
         step, sync = self.pass_seconds(placement, local_batch)
         return step + accumulation * (step - sync)
 
-    def noise(self, batch: int, epoch: int) -> tuple[float, float]:
-        """Squared norm and variance of the gradient in an epoch, at the smallest batch."""
-        key = (batch, epoch)
-        if key not in self._noise:
-            self._noise[key] = (
-                self._between_batches(batch, lambda run: run[epoch].sqr),
-                self._between_batches(batch, lambda run: run[epoch].var),
-            )
-        return self._noise[key]
-
     def gain(self, batch: int, epoch: int) -> float:
-        """How many steps at the smallest batch one step at this batch is worth."""
-        sqr, var = self.noise(batch, epoch)
-        return (var + sqr) / (var * self.limits.init_batch / batch + sqr)
+        """How many steps at the smallest batch one step at this batch is worth, by the noise of the gradient."""
+        key = (batch, epoch)
+        found = self._gains.get(key)
+        if found is None:
+            sqr = self._between(batch, lambda run: run[epoch].sqr)
+            var = self._between(batch, lambda run: run[epoch].var)
+            found = (var + sqr) / (var * self.limits.init_batch / batch + sqr)
+            self._gains[key] = found
+        return found
 
     def epoch_end(self, epoch: int) -> float:
         """The progress at which an epoch is over."""
@@ -137,49 +134,60 @@ class Application:
 
     def iterations(self, batch: int, epoch: int) -> float:
         """Real steps that a run at this batch has done by the end of an epoch."""
-        return self._between_batches(batch, lambda run: run[epoch].iteration)
+        return self._between(batch, lambda run: run[epoch].iteration)
 
-    def _interpolate(self, shape: Placement, local_batch: int) -> tuple[float, float]:
-        if shape in self._placements:
-            return self._on_line(shape, local_batch)
-        if self._between is None:
-            self._between = _interpolator(self._points)
-        found = self._between([[min(len(shape), MOST_HOSTS), sum(shape), local_batch]])[0]
-        step, sync = float(found[0]), float(found[1])
-        if step != step:  # NaN: outside of what was measured
-            raise self._unknown(shape, local_batch)
-        return step, sync
-
-    def _on_line(self, shape: Placement, local_batch: int) -> tuple[float, float]:
-        passes = self._placements[shape]
-        at = bisect_left(passes, local_batch, key=lambda each: each.local_batch)
-        if at < len(passes) and passes[at].local_batch == local_batch:
-            return passes[at].step_seconds, passes[at].sync_seconds
-        if at in (0, len(passes)):
-            raise self._unknown(shape, local_batch)
-        low, high = passes[at - 1], passes[at]
-        part = (local_batch - low.local_batch) / (high.local_batch - low.local_batch)
-        return (
-            low.step_seconds + part * (high.step_seconds - low.step_seconds),
-            low.sync_seconds + part * (high.sync_seconds - low.sync_seconds),
-        )
-
-    def _between_batches(self, batch: int, of: Any) -> float:
+    def _between(self, batch: int, of: Callable[[Sequence[Epoch]], float]) -> float:
         at = bisect_left(self._batches, batch)
         if at < len(self._batches) and self._batches[at] == batch:
-            return float(of(self._validations[batch]))
+            return of(self._runs[batch])
         if at in (0, len(self._batches)):
             raise BadInput(
                 f"{self.name} was measured with total batches of {self._batches[0]} to {self._batches[-1]}, not {batch}"
             )
         low, high = self._batches[at - 1], self._batches[at]
-        below, above = float(of(self._validations[low])), float(of(self._validations[high]))
+        below, above = of(self._runs[low]), of(self._runs[high])
         return below + (above - below) * (batch - low) / (high - low)
 
-    def _unknown(self, shape: Placement, local_batch: int) -> BadInput:
-        return BadInput(
-            f"{self.name} was not measured on {len(shape)} hosts with {'+'.join(map(str, shape))} GPUs and "
-            f"{local_batch} examples each, nor around that"
+
+class MeasuredSpeeds:
+    """Linear between what was measured: along the local batch where this very shape was, else between sizes."""
+
+    def __init__(self, name: str, placements: Mapping[Placement, Sequence[Pass]], scalability: Sequence[Point]) -> None:
+        self._name = name
+        self._placements = {
+            shape: sorted(passes, key=lambda each: each.local_batch) for shape, passes in placements.items()
+        }
+        self._points = (*_means_by_size(self._placements), *scalability)
+        self._between_sizes: LinearNDInterpolator | None = None
+
+    def pass_seconds(self, shape: Placement, local_batch: int) -> tuple[float, float]:
+        found = self._on_line(shape, local_batch) if shape in self._placements else self._by_size(shape, local_batch)
+        if found is None:
+            raise BadInput(
+                f"{self._name} was not measured on {len(shape)} hosts with {'+'.join(map(str, shape))} GPUs and "
+                f"{local_batch} examples each, nor around that"
+            )
+        return found
+
+    def _by_size(self, shape: Placement, local_batch: int) -> tuple[float, float] | None:
+        if self._between_sizes is None:
+            self._between_sizes = _interpolator(self._points)
+        found = self._between_sizes([[min(len(shape), MOST_HOSTS), sum(shape), local_batch]])[0]
+        step, sync = float(found[0]), float(found[1])
+        return None if math.isnan(step) else (step, sync)
+
+    def _on_line(self, shape: Placement, local_batch: int) -> tuple[float, float] | None:
+        passes = self._placements[shape]
+        at = bisect_left(passes, local_batch, key=lambda each: each.local_batch)
+        if at < len(passes) and passes[at].local_batch == local_batch:
+            return passes[at].step_seconds, passes[at].sync_seconds
+        if at in (0, len(passes)):
+            return None
+        low, high = passes[at - 1], passes[at]
+        part = (local_batch - low.local_batch) / (high.local_batch - low.local_batch)
+        return (
+            low.step_seconds + part * (high.step_seconds - low.step_seconds),
+            low.sync_seconds + part * (high.sync_seconds - low.sync_seconds),
         )
 
 
@@ -265,7 +273,7 @@ def _load(name: str, described: Mapping[str, Any], folder: Path) -> Application:
             ]
             for path in sorted(folder.glob("validation-*.csv"))
         }
-        return Application(name, limits, placements, scalability, validations)
+        return Application(name, limits, MeasuredSpeeds(name, placements, scalability), validations)
     except (OSError, KeyError, ValueError) as exc:
         raise BadInput(f"the profile of {name} in {folder} is not readable: {exc!r}") from exc
 

@@ -1,0 +1,222 @@
+"""Policies that never resize: a job gets what its owner asked for, all at once, and keeps it to its end.
+
+They are what elastic policies are compared with (`fifo`, `static`). Both walk the queue in the order of arrival and
+start a gang when all of it finds room; they differ in whether somebody may overtake. Trainers of a job are packed on
+as few hosts as possible: into the fullest host that takes all that are left, else into the emptiest.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason, Wait
+from shoal.scheduler.rows import NOTHING, Host, Job, Quota, Room
+from shoal.scheduler.scores import footprint
+from shoal.scheduler.snapshot import Snapshot
+
+_ANY_NUMBER = 10**6
+
+
+def plan_rigid(snapshot: Snapshot, *, overtaking: bool, gang: bool) -> Decisions:
+    """Start whoever's turn it is and who fits. `gang=False`: start everybody, and let Pods wait instead of jobs."""
+    room = FreeRoom(snapshot.hosts, snapshot.jobs)
+    limits = _Limits(snapshot)
+    changes: list[Change] = []
+    waits: list[Wait] = []
+    held_up: Job | None = None
+    for job in sorted((job for job in snapshot.jobs if not job.is_admitted), key=lambda job: (job.created, job.key)):
+        reason = limits.objection(job)
+        if reason is None and held_up is not None and not overtaking:
+            reason = Reason(code=Code.QUEUED, text=f"{held_up.key} came first and waits for room")
+        if reason is None:
+            found = room.take_gang(job, size_of(job), partly=not gang)
+            if found is not None:
+                changes.append(_admission(job, found))
+                limits.count(job)
+                continue
+            reason = _no_room(job, snapshot.hosts, room)
+            if reason.code is Code.NO_ROOM:
+                held_up = held_up or job
+        waits.append(Wait(key=job.key, place=len(waits) + 1, reason=reason))
+    return Decisions(changes=tuple(changes), waits=tuple(waits), min_v=snapshot.min_v)
+
+
+def size_of(job: Job) -> int:
+    """What its owner asked for."""
+    return job.max if job.size is None else max(1, job.size)
+
+
+def _admission(job: Job, found: "Found") -> Change:
+    return Change(
+        key=job.key,
+        action=Action.ADMIT,
+        target=size_of(job),
+        before=job.target,
+        hosts=found.trainers,
+        fixed_hosts=found.fixed,
+        reason=Reason(code=Code.ADMITTED, text=f"it starts with the {size_of(job)} trainers that it asks for"),
+    )
+
+
+def _no_room(job: Job, hosts: Sequence[Host], room: "FreeRoom") -> Reason:
+    if not room.would_fit_alone(job, size_of(job)):
+        text = f"{size_of(job)} trainers and what goes with them do not fit on the {len(hosts)} hosts even when empty"
+        return Reason(code=Code.TOO_LARGE, text=text)
+    return Reason(code=Code.NO_ROOM, text=f"it waits until {size_of(job)} trainers fit at once")
+
+
+# Room --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    trainers: Mapping[str, int]
+    fixed: Mapping[str, Mapping[str, int]]
+
+
+class FreeRoom:
+    """What is free on open hosts, less what Pods of admitted jobs still have to get."""
+
+    def __init__(self, hosts: Sequence[Host], jobs: Iterable[Job]) -> None:
+        self._hosts = [host for host in hosts if host.open]
+        self._empty = [host.capacity for host in self._hosts]
+        taken = taken_by_jobs(jobs := tuple(jobs))
+        self._free = [
+            _less_leaving(host).minus(host.others).minus(taken.get(host.name, NOTHING)) for host in self._hosts
+        ]
+        self._hopeless: dict[tuple[Room, frozenset[str] | None, bool], int] = {}
+        self._fits_alone: dict[tuple[Room, frozenset[str] | None, bool, int], bool] = {}
+        for job in jobs:
+            if job.is_admitted and job.pending:
+                self._take(job, job.each, job.pending, self._free, partly=True)
+
+    def take_gang(self, job: Job, size: int, *, partly: bool) -> Found | None:
+        """Hosts for the whole gang, which is theirs from now on. `partly`: for as much of it as there is room for."""
+        shape = (job.each, job.pools, bool(job.fixed))
+        if not partly and size >= self._hopeless.get(shape, size + 1):
+            return None  # no more than what another one just like it did not find
+        found = self._find(job, size, list(self._free), partly=partly)
+        if found is None:
+            if not job.fixed:
+                self._hopeless[shape] = size
+            return None
+        self._free, hosts = found
+        return hosts
+
+    def would_fit_alone(self, job: Job, size: int) -> bool:
+        key = (job.each, job.pools, bool(job.fixed), size)
+        if job.fixed or key not in self._fits_alone:
+            self._fits_alone[key] = self._find(job, size, list(self._empty), partly=False) is not None
+        return self._fits_alone[key]
+
+    def _find(self, job: Job, size: int, free: list[Room], *, partly: bool) -> tuple[list[Room], Found] | None:
+        fixed: dict[str, Mapping[str, int]] = {}
+        for part in job.fixed:
+            hosts = self._take(job, part.each, part.count, free, partly=partly)
+            if hosts is None:
+                return None
+            fixed[part.role] = hosts
+        if job.servers is not None:
+            hosts = self._take(job, job.servers.each, job.servers.beside(size), free, partly=partly)
+            if hosts is None:
+                return None
+            fixed["ps"] = hosts
+        trainers = self._take(job, job.each, size, free, partly=partly)
+        return None if trainers is None else (free, Found(trainers, fixed))
+
+    def _take(self, job: Job, each: Room, count: int, free: list[Room], *, partly: bool) -> dict[str, int] | None:
+        spots = [
+            _times(room, each) if job.pools is None or host.pool in job.pools else 0
+            for host, room in zip(self._hosts, free, strict=True)
+        ]
+        if sum(spots) < count:
+            if not partly:
+                return None
+            count = sum(spots)
+        taken: dict[str, int] = {}
+        while count > 0:
+            at = _next_host(spots, count)
+            here = min(spots[at], count)
+            taken[self._hosts[at].name] = here
+            free[at] = free[at].minus(each, here)
+            spots[at] = 0
+            count -= here
+        return taken
+
+
+def _next_host(spots: Sequence[int], count: int) -> int:
+    """The fullest that takes all, else the emptiest; the first of equals."""
+    emptiest = max(range(len(spots)), key=spots.__getitem__)
+    if spots[emptiest] < count:
+        return emptiest
+    return min((at for at, here in enumerate(spots) if here >= count), key=spots.__getitem__)
+
+
+def _times(room: Room, each: Room) -> int:
+    """How often one fits; one that asks for nothing fits as often as anybody likes."""
+    counts = [have // want for have, want in zip(room, each, strict=True) if want > 0]
+    return max(0, min(counts, default=_ANY_NUMBER))
+
+
+def _less_leaving(host: Host) -> Room:
+    room = host.capacity
+    for leaving in host.leaving:
+        room = room.minus(leaving.room)
+    return room
+
+
+def taken_by_jobs(jobs: Iterable[Job]) -> dict[str, Room]:
+    """What the Pods of jobs that stay have, by host."""
+    taken: dict[str, Room] = {}
+    for job in jobs:
+        for host, count in job.placed.items():
+            taken[host] = taken.get(host, NOTHING).plus(job.each, count)
+        for host, room in job.fixed_placed.items():
+            taken[host] = taken.get(host, NOTHING).plus(room)
+    return taken
+
+
+# Quotas ------------------------------------------------------------------------------------------------------------
+
+
+class _Limits:
+    """What namespaces may still have."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._quotas = snapshot.quotas
+        self._used: dict[str, Room] = {name: quota.used_by_others for name, quota in self._quotas.items()}
+        self._pods: dict[str, int] = {name: quota.pods_of_others for name, quota in self._quotas.items()}
+        for job in snapshot.jobs:
+            if job.is_admitted:
+                self._add(job, job.target)
+
+    def objection(self, job: Job) -> Reason | None:
+        quota = self._quotas.get(job.key.namespace)
+        if quota is None:
+            return None
+        need, pods = footprint(job, size_of(job)), _pods(job, size_of(job))
+        if not _within(quota, need, pods):
+            text = f"it asks for more than the whole quota of {job.key.namespace}"
+            return Reason(code=Code.OVER_QUOTA, text=text)
+        used = self._used[job.key.namespace].plus(need)
+        if not _within(quota, used, self._pods[job.key.namespace] + pods):
+            return Reason(code=Code.QUOTA, text=f"the quota of {job.key.namespace} is used up by its other jobs")
+        return None
+
+    def count(self, job: Job) -> None:
+        self._add(job, size_of(job))
+
+    def _add(self, job: Job, trainers: int) -> None:
+        if job.key.namespace in self._quotas:
+            used = self._used[job.key.namespace]
+            self._used[job.key.namespace] = used.plus(footprint(job, trainers))
+            self._pods[job.key.namespace] += _pods(job, trainers)
+
+
+def _within(quota: Quota, used: Room, pods: int) -> bool:
+    pairs = ((quota.cpu, used.cpu), (quota.memory, used.memory), (quota.gpu, used.gpu), (quota.pods, pods))
+    return all(limit is None or have <= limit for limit, have in pairs)
+
+
+def _pods(job: Job, trainers: int) -> int:
+    servers = 0 if job.servers is None else job.servers.beside(trainers)
+    return trainers + servers + sum(part.count for part in job.fixed)
