@@ -13,12 +13,14 @@ from shoal.scheduler.rows import Attained, Job, Room, Seconds
 from shoal.scheduler.scores import footprint, score, weight
 from shoal.scheduler.settings import SchedulerSettings
 
+NOTHING_ATTAINED = Attained()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     target: int = 0
     """Trainers by the last decision; 0: it waits."""
-    attained: Attained = Attained()
+    attained: Attained = NOTHING_ATTAINED
     waiting_since: Seconds | None = None
     settling: bool = False
     """Its last change is not yet done."""

@@ -1,7 +1,10 @@
 """What a policy is, and the policies by name."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+from shoal.scheduler.cfs import cfs, fulfillment
 from shoal.scheduler.decisions import Decisions
 from shoal.scheduler.rows import Seconds
 from shoal.scheduler.settings import SchedulerSettings
@@ -12,3 +15,36 @@ class Policy(Protocol):
     def __call__(self, snapshot: Snapshot, now: Seconds, settings: SchedulerSettings) -> Decisions:
         """Decide once. The same arguments give the same decisions; nothing is kept between calls."""
         ...
+
+
+class UnknownPolicy(ValueError):
+    """A name that no policy has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    policy: Policy
+    summary: str
+    sim_only: bool = False
+    """For comparison in the simulator; no cluster is run by it."""
+
+
+POLICIES: dict[str, Entry] = {
+    "cfs": Entry(policy=cfs, summary="shares in proportion to weights, over time (default)"),
+    "fulfillment": Entry(policy=fulfillment, summary="every job as far between its minimum and maximum as the others"),
+}
+"""By name. A policy is added where this table is, so that all are known whatever was imported."""
+
+
+def known_policies(*, sim: bool) -> Mapping[str, Entry]:
+    """The policies that may be chosen, for the simulator or for a cluster."""
+    return {name: entry for name, entry in POLICIES.items() if sim or not entry.sim_only}
+
+
+def policy(name: str, *, sim: bool = False) -> Policy:
+    """The policy of that name. Those that are only for comparison are found only for the simulator."""
+    known = known_policies(sim=sim)
+    if name in known:
+        return known[name].policy
+    why = "is for the simulator only" if name in POLICIES else "is unknown"
+    raise UnknownPolicy(f"policy {name!r} {why}; there are: {', '.join(sorted(known))}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shoal.scheduler.rows import Priority, Quota, Room, Seconds
+from shoal.scheduler.rows import NOTHING, Priority, Quota, Room, Seconds
 
 
 class ScoreMode(StrEnum):
@@ -77,7 +77,7 @@ class SchedulerSettings:
     """Start CPU jobs although their gang does not fit, as the first design document has it."""
     service_priority_floor: int = 0
     """Pods that are not ours, with at least this priority, are services: training gives way to them."""
-    service_headroom: Room = Room()
+    service_headroom: Room = NOTHING
     """Room that growing jobs leave free for services."""
     headroom_by_hour: tuple[Room, ...] = ()
     """24 rooms that replace `service_headroom` by the hour (UTC). Empty: it is the same all day."""

@@ -7,6 +7,7 @@ and are never changed.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from shoal.scheduler.columns import Columns, columns_from
 from shoal.scheduler.rows import Host, Job, Quota, ServicePod
 
 
@@ -21,6 +22,12 @@ class Snapshot:
     """By namespace: Kubernetes' own and the settings' together."""
     min_v: float = 0.0
     """As the last decisions left it."""
+    kept_columns: Columns | None = field(default=None, compare=False, repr=False)
+    """The rows in columns, where somebody keeps them up to date (`board`)."""
+
+    def columns(self) -> Columns:
+        """The rows in columns. Whoever calls this keeps the answer: it may be made anew each time."""
+        return columns_from(self.hosts, self.jobs) if self.kept_columns is None else self.kept_columns
 
     @classmethod
     def of(
