@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from shoal.core.errors import Denied, PlatformUnavailable, ShoalError
+from shoal.operator.allowances import Allowances
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.ports import Cluster
 from shoal.operator.reconcile import Reconciler
@@ -29,8 +30,9 @@ class Operator:
         *,
         metrics: OperatorMetrics,
         clock: Callable[[], datetime],
+        allowances: Allowances | None = None,
     ) -> None:
-        self._reconciler = Reconciler(cluster, settings, clock=clock)
+        self._reconciler = Reconciler(cluster, settings, clock=clock, allowances=allowances)
         self._metrics = metrics
 
     async def look(self, key: Key) -> float | None:
