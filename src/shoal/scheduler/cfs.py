@@ -1,46 +1,16 @@
 """The default policy: the cluster is shared in proportion to weights, over time.
 
-A round has four phases, each in a module of its own: what has to be done (`mandatory`), who may start (`admit`), who
-grows into free room (`fill`), and, when none of these had anything to do, who hands a trainer to whom (`fairness`).
-While something mandatory has no host yet, jobs that matter less do not start, and nobody grows.
-
-`fulfillment` is the same machine with another key, as the first design document measures jobs.
+The job with the least service for its weight comes first: service so far, and what its size would take over the
+horizon.
 """
 
-from shoal.scheduler.admit import admit
 from shoal.scheduler.decisions import Decisions
-from shoal.scheduler.fairness import rebalance
-from shoal.scheduler.fill import fill
-from shoal.scheduler.keys import Ruler, cfs_keys, fulfillment_keys
-from shoal.scheduler.mandatory import do_mandatory
-from shoal.scheduler.planning import Round
+from shoal.scheduler.keys import cfs_keys
+from shoal.scheduler.phases import plan_round
 from shoal.scheduler.rows import Seconds
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.scheduler.snapshot import Snapshot
 
 
-def cfs(snapshot: Snapshot, now: Seconds, settings: SchedulerSettings) -> Decisions:
-    """The job with the least service for its weight comes first."""
+def plan(snapshot: Snapshot, now: Seconds, settings: SchedulerSettings) -> Decisions:
     return plan_round(snapshot, now, settings, cfs_keys)
-
-
-def fulfillment(snapshot: Snapshot, now: Seconds, settings: SchedulerSettings) -> Decisions:
-    """The job that is nearest to its minimum comes first."""
-    return plan_round(snapshot, now, settings, fulfillment_keys)
-
-
-def plan_round(snapshot: Snapshot, now: Seconds, settings: SchedulerSettings, ruler: Ruler) -> Decisions:
-    plan = Round(snapshot, now, settings, ruler)
-    unplaced = do_mandatory(plan)
-    admit(plan, unplaced)
-    if not unplaced.holds_up_growth:
-        fill(plan)
-        if not any(True for _ in plan.changes()):
-            rebalance(plan)
-    return Decisions(
-        changes=tuple(plan.changes()),
-        waits=tuple(plan.waits),
-        nominations=tuple(plan.nominations),
-        min_v=plan.keys.min_v,
-        steps=plan.steps,
-    )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.scheduler.cfs import cfs, fulfillment
+from shoal.scheduler import cfs, fifo, fulfillment, static, upstream
 from shoal.scheduler.decisions import Decisions
 from shoal.scheduler.rows import Seconds
 from shoal.scheduler.settings import SchedulerSettings
@@ -29,11 +29,14 @@ class Entry:
     """For comparison in the simulator; no cluster is run by it."""
 
 
-POLICIES: dict[str, Entry] = {
-    "cfs": Entry(policy=cfs, summary="shares in proportion to weights, over time (default)"),
-    "fulfillment": Entry(policy=fulfillment, summary="every job as far between its minimum and maximum as the others"),
+POLICIES: Mapping[str, Entry] = {
+    "cfs": Entry(policy=cfs.plan, summary="shares in proportion to weights, over time"),
+    "fulfillment": Entry(policy=fulfillment.plan, summary="every job as far between its minimum and maximum as others"),
+    "fifo": Entry(policy=fifo.plan, summary="in the order of arrival, at a fixed size, as gangs", sim_only=True),
+    "static": Entry(policy=static.plan, summary="at a fixed size, whoever fits", sim_only=True),
+    "upstream": Entry(policy=upstream.plan, summary="the original algorithm, with its defects", sim_only=True),
 }
-"""By name. A policy is added where this table is, so that all are known whatever was imported."""
+"""By name. Those of them that are only for comparison decide for no cluster."""
 
 
 def known_policies(*, sim: bool) -> Mapping[str, Entry]:
