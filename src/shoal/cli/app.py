@@ -64,6 +64,14 @@ def master(context: typer.Context) -> None:
     raise typer.Exit(master.main(context.args))
 
 
+@app.command(context_settings=PASSED_ON)
+def simulate(context: typer.Context) -> None:
+    """Try the cluster's policies on a trace, in virtual time, and compare them."""
+    from shoal.cli import simulate
+
+    raise typer.Exit(simulate.main(context.args))
+
+
 @app.command()
 def ps(
     everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,

@@ -74,8 +74,8 @@ def _compared(policy: str, load: str, runs: Sequence[Run], published: Mapping[st
         if (wanted := published[run.workload.partition(" ")[0]][job.name]) != job.completion_seconds
     ]
     jobs = sum(len(run.jobs) for run in runs)
-    text = f"{policy} at load {load}: {jobs - len(off):,} of {jobs:,} completion times are the published ones to the second"
-    return Check(text=text, holds=not off, detail="; ".join(off[:5]))
+    same = f"{jobs - len(off):,} of {jobs:,} completion times are the published ones to the second"
+    return Check(text=f"{policy} at load {load}: {same}", holds=not off, detail="; ".join(off[:5]))
 
 
 def compare(folder: Path, policies: Sequence[str], loads: Sequence[str] = LOADS, tell: Tell | None = None) -> Report:
