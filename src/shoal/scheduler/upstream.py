@@ -110,9 +110,7 @@ def step(cluster: Cluster, job: Scaled, diff: int, load: float, *, down: bool, v
         gained = _down(cluster, job, size, load, variant)
     elif size >= job.max:
         gained = job.max - size
-    elif cluster.memory_total - cluster.memory_request <= job.memory:
-        gained = 0
-    elif (host := cluster.find(job)) is None:
+    elif cluster.memory_total - cluster.memory_request <= job.memory or (host := cluster.find(job)) is None:
         gained = 0
     else:
         gained = 1 if int(cluster.cpu_total * load) - cluster.cpu_request >= job.cpu else 0

@@ -45,8 +45,9 @@ USUAL_MIX = "69x12+63x24+1x8"
 NETWORK = Room(cpu=250)
 """Of the network's daemon, on every host."""
 SYSTEM_CORES = 50.51
-SYSTEM_POD = Room(cpu=520)
-"""What the system had beside the daemons is known only as a sum; it is spread in Pods of this size."""
+SYSTEM_POD = Room(cpu=1_000)
+"""What the system had beside the daemons is known only as a sum; it is spread in Pods of this size, each on a host of
+its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +227,7 @@ def run_case(case: Case, arm: Arm, seed: int, *, mix: str = USUAL_MIX, kubernete
     for _ in range(case.services[0][1] if case.services else 0):
         kube.place(nginx)
     for at, count in case.services[1:]:
-        kube.after(at + chance.uniform(-0.5, 0.5), lambda count=count: kube.scale(nginx, count))  # type: ignore[misc]
+        kube.after(at, lambda count=count: kube.scale(nginx, count))  # type: ignore[misc]
     submitted = _submit(case, arm, cluster, record, chance)
     cluster.every(chance.uniform(0.0, arm.settings.interval))
     while clock.micros < case.end * MICROS and clock.step():
@@ -240,12 +241,11 @@ def _system(kube: Kube, chance: random.Random) -> Iterator[PodSet]:
         kube.place(daemons, name)
     yield daemons
     rest = round(SYSTEM_CORES * 1_000) - NETWORK.cpu * len(kube.names)
-    while rest > 0:
-        each = Room(cpu=min(rest, SYSTEM_POD.cpu))
-        pods = PodSet(owner="kube-system", role="system", each=each)
-        kube.place(pods, chance.choice(kube.names))
+    sizes = [min(SYSTEM_POD.cpu, rest - at) for at in range(0, rest, SYSTEM_POD.cpu)]
+    for size, name in zip(sizes, chance.sample(kube.names, len(sizes)), strict=True):
+        pods = PodSet(owner="kube-system", role="system", each=Room(cpu=size))
+        kube.place(pods, name)
         yield pods
-        rest -= each.cpu
 
 
 def _submit(case: Case, arm: Arm, cluster: Operated, record: _Record, chance: random.Random) -> dict[str, float]:

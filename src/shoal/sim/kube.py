@@ -5,8 +5,9 @@ keeps a number of Pods alike and stands for a Job, a ReplicaSet or a Deployment:
 take those that do the least. Pods without a host are tried one after the other, each on the emptiest host that fits;
 one that fits nowhere comes back after a wait that doubles.
 
-Everything happens on a `VirtualClock`; chance (how long a start takes, which of two equal hosts) comes from one seeded
-generator. What the cluster is told to do comes from outside, and what changed is told to `watch`.
+Everything happens on a `VirtualClock`, and everything that takes time ends on a whole second: what falls into the same
+second happens together, older Pods first. Chance (how long a start takes, which of two equal hosts) comes from one
+seeded generator. What the cluster is told to do comes from outside, and what changed is told to `watch`.
 """
 
 import random
@@ -33,7 +34,7 @@ class Phase(StrEnum):
 class KubeSettings:
     """Times are seconds."""
 
-    start: tuple[float, float] = (1.5, 2.5)
+    start: tuple[float, float] = (1.2, 2.8)
     """From the binding of a Pod until it runs: between these."""
     first_back_off: float = 1.0
     most_back_off: float = 60.0
@@ -132,7 +133,9 @@ class Kube:
         return self.clock.micros / MICROS
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        self.clock.after(round(seconds * MICROS), event)
+        """Let something happen at the first whole second that is not before then."""
+        micros = self.clock.micros + round(seconds * MICROS)
+        self.clock.at(-(-micros // MICROS) * MICROS, event)
 
     # what a user or a controller does -----------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class Kube:
 
     def _try_all(self) -> None:
         self._awake = False
-        waiting = list(self._queue)
+        waiting = sorted(self._queue, key=lambda pod: pod.number)
         self._queue.clear()
         if self.settings.obeys_priority:
             waiting.sort(key=lambda pod: -pod.of.priority)
@@ -230,7 +233,7 @@ class Kube:
             self._watch(pod)
 
     def _choose(self, pod: Pod) -> int | None:
-        """Where it fits: the host it prefers, or the emptiest (LeastRequested, in whole tenths; the rest is chance)."""
+        """Where it fits: the host it prefers, or the emptiest (LeastRequested); of equal ones chance says which."""
         cpu, memory = pod.of.each.cpu, pod.of.each.memory
         if max(self.cpu_free, default=-1) < cpu:
             return None
@@ -250,11 +253,9 @@ class Kube:
         kept = self.kept[host]
         return self.cpu_free[host] - kept.cpu >= each.cpu and self.memory_free[host] - kept.memory >= each.memory
 
-    def _emptiness(self, host: int, cpu: int, memory: int) -> int:
+    def _emptiness(self, host: int, cpu: int, memory: int) -> float:
         whole = self.capacity[host]
-        of_cpu = (self.cpu_free[host] - cpu) * 10 // whole.cpu
-        of_memory = (self.memory_free[host] - memory) * 10 // whole.memory
-        return (of_cpu + of_memory) // 2
+        return (self.cpu_free[host] - cpu) / whole.cpu + (self.memory_free[host] - memory) / whole.memory
 
     def _bind(self, pod: Pod, host: int) -> None:
         pod.host = host
