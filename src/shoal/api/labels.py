@@ -20,3 +20,5 @@ KIND = f"{GROUP}/job-kind"
 TRAINING_JOB = "TrainingJob"
 PADDLE_LABELS = {"master": "paddle-job-master", "pserver": "paddle-job-pserver", "trainer": "paddle-job"}
 """The first controller's own labels, by role: each holds the job's name."""
+FORM = f"{GROUP}/form"
+"""An annotation: of which spec an object was made."""

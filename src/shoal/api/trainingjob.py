@@ -217,8 +217,14 @@ class TrainingCondition(StrEnum):
     """All are set from the first visit on."""
 
     ADMITTED = "Admitted"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    """It waits because its namespace's quota is used up, or will never hold it."""
     READY = "Ready"
     SCALING = "Scaling"
+    IMAGE_MISSING = "ImageMissing"
+    """Neither the job nor the operator's settings name an image."""
+    SERVERS_FIXED = "ServersFixed"
+    """It asks for a range of parameter servers and gets its least: its trainers would not notice more."""
     DEGRADED = "Degraded"
     SUCCEEDED = "Succeeded"
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from shoal.platforms.kubernetes import objects
+from shoal.platforms.kubernetes import objects, workloads
 from shoal.platforms.kubernetes.access import Access, Identity
 from shoal.platforms.kubernetes.errors import Permission
 from shoal.platforms.kubernetes.fake_merge import Json, merged, value_at
@@ -44,6 +44,9 @@ BUILT_IN: Mapping[Kind[Any], frozenset[str]] = {
     objects.NETWORK_POLICIES: frozenset(),
     objects.POD_DISRUPTION_BUDGETS: frozenset({"status"}),
     objects.ACCESS_REVIEWS: frozenset(),
+    workloads.REPLICA_SETS: frozenset({"status"}),
+    workloads.STATEFUL_SETS: frozenset({"status"}),
+    workloads.JOBS: frozenset({"status"}),
 }
 
 
@@ -248,7 +251,8 @@ class FakeApiServer:
             case _, "scale":
                 return await self._scale(request, shelf, key)
             case "POST", "eviction":
-                self.store.delete(shelf, key, {})
+                body = await _body(request)
+                self.store.delete(shelf, key, body.get("deleteOptions") or {})
                 return _json({"kind": "Status", "status": "Success"}, 201)
             case "POST", "binding":
                 body = await _body(request)
