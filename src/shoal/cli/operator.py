@@ -70,8 +70,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="master-cpu", metavar="CORES", default="100m", group=JOBS, help="What a master asks for."),
     Flag(name="master-memory", metavar="SIZE", default="256Mi", group=JOBS, help="What a master asks for."),
     Flag(name="master-memory-limit", metavar="SIZE", default="1Gi", group=JOBS, help="What a master may have."),
+    Flag(name="scheduler-settings", metavar="NAME", default="shoal-scheduler", group=JOBS,
+         help="The ConfigMap, beside the lease, with the scheduler's settings; without one the defaults hold."),
     Flag(name="home", metavar="NAMESPACE", group=LEADER,
-         help="Where the lease and the install key are. Default: POD_NAMESPACE, or default."),
+         help="Where the lease, the install key and the scheduler's settings are. Default: POD_NAMESPACE, or default."),
     Flag(name="lease", metavar="NAME", default="shoal-operator", group=LEADER, help="The lease's name."),
     Flag(name="lease-seconds", metavar="SECONDS", default="15", group=LEADER, help="How long a lease lasts unrenewed."),
     Flag(name="renew-seconds", metavar="SECONDS", default="10", group=LEADER, help="How long a leader trusts it."),
@@ -105,6 +107,7 @@ class OperatorConfig:
     master_cpu: str
     master_memory: str
     master_memory_limit: str
+    scheduler_settings: str
     home: str
     lease: str
     identity: str
@@ -197,6 +200,7 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> Op
         master_cpu=_quantity(given["master_cpu"]),
         master_memory=_quantity(given["master_memory"]),
         master_memory_limit=_quantity(given["master_memory_limit"]),
+        scheduler_settings=given["scheduler_settings"].text,
         home=_text(given, "home") or environment.get("POD_NAMESPACE") or "default",
         lease=given["lease"].text,
         identity=f"{name}_{secrets.token_hex(4)}",
@@ -255,14 +259,19 @@ async def _serve(
 ) -> None:
     from aiohttp import web
 
+    from shoal.cli.operator_scheduler import Scheduling
     from shoal.operator.http import application
     from shoal.operator.objects import MANAGER
     from shoal.operator.operator import Operator
+    from shoal.operator.scheduling.sources import ElasticJobs
     from shoal.operator.snapshot import Key
     from shoal.platforms.kubernetes.cluster import KubernetesCluster
     from shoal.platforms.kubernetes.events import Recorder
     from shoal.platforms.kubernetes.informer import InformerSettings
+    from shoal.platforms.kubernetes.room import KubernetesRoom, may_see_hosts
+    from shoal.platforms.kubernetes.uses import shape
     from shoal.platforms.kubernetes.workqueue import WorkQueue
+    from shoal.scheduler.rows import JobKey
 
     recorder = Recorder(client, controller=MANAGER, instance=config.identity)
     cluster = KubernetesCluster(
@@ -273,29 +282,57 @@ async def _serve(
         settings=InformerSettings(relist_seconds=config.relist_seconds),
         writer=client.fenced(elector.check),
     )
-    operator = Operator(cluster, settings, metrics=metrics, clock=lambda: datetime.now(UTC))
     queue: WorkQueue[Key] = WorkQueue(refill=lambda: [Key(*each) for each in cluster.known_jobs()])
+    room = KubernetesRoom(
+        client,
+        recorder=recorder,
+        home=config.home,
+        config_map=config.scheduler_settings,
+        namespace=config.namespace,
+        sees_hosts=await _patiently(lambda: may_see_hosts(client)),
+        settings=InformerSettings(relist_seconds=config.relist_seconds),
+    )
+
+    def allowed(key: JobKey, after: float) -> None:
+        queue.add_after(Key(key.namespace, key.name), after)
+
+    scheduling = Scheduling(
+        room,
+        elector,
+        sources=(ElasticJobs(cluster, shape, settings, clock=lambda: datetime.now(UTC)),),
+        wake=allowed,
+        metrics=metrics,
+    )
+    operator = Operator(
+        cluster, settings, metrics=metrics, clock=lambda: datetime.now(UTC), allowances=scheduling.scheduler
+    )
 
     def wake(namespace: str, name: str, after: float) -> None:
         queue.add_after(Key(namespace, name), after)
+        scheduling.scheduler.happened()
 
     cluster.on_wake(wake)
 
-    async def lead() -> None:
-        await cluster.synced()
+    async def work() -> None:
         for each in cluster.known_jobs():
             queue.add(Key(*each))
         await queue.work(operator.look, workers=config.workers)
 
+    async def lead() -> None:
+        await cluster.synced()
+        await scheduling.lead(work)
+
     app = application(
         metrics=lambda: metrics.text(
             cluster.jobs(),
-            staleness={informer.kind.plural: informer.staleness() for informer in cluster.informers},
+            staleness={
+                informer.kind.plural: informer.staleness() for informer in (*cluster.informers, *room.informers)
+            },
             waiting=len(queue),
             leads=elector.is_leader(),
         ),
         unhealthy=lambda: None,
-        unready=lambda: None if cluster.has_synced else "the caches are not filled yet",
+        unready=lambda: None if cluster.has_synced and room.has_synced else "the caches are not filled yet",
     )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -304,6 +341,7 @@ async def _serve(
         log.info("serves http://%s:%d/metrics", *runner.addresses[0][:2])
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(cluster.run())
+            tasks.create_task(room.run())
             tasks.create_task(recorder.run())
             tasks.create_task(_measure_lag(metrics))
             tasks.create_task(elector.run(lead))
