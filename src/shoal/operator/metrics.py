@@ -85,8 +85,8 @@ class OperatorMetrics:
     def settings_are_valid(self, valid: bool) -> None:
         self._settings.set(valid)
 
-    def looked(self, result: str, seconds: float) -> None:
-        self._looks.labels("elasticjob", result).observe(seconds)
+    def looked(self, result: str, seconds: float, controller: str = "elasticjob") -> None:
+        self._looks.labels(controller, result).observe(seconds)
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self._requests.labels(verb, resource, str(code)).inc()

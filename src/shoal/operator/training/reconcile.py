@@ -14,22 +14,21 @@ from functools import partial
 
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
-from shoal.operator.allowances import Allowance
+from shoal.operator.allowances import Allowance, Allowances
 from shoal.operator.ports import Json
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
+from shoal.operator.training.alone import everything
 from shoal.operator.training.plan import TrainingPlan, plan_training_job
 from shoal.operator.training.ports import TrainingCluster
 from shoal.operator.training.recall import TrainingReader, written_status
 from shoal.operator.training.snapshot import TrainingSeen, TrainingSnapshot
 from shoal.operator.writing import differs
+from shoal.scheduler.rows import JobKey, Kind
 
 _SOON = timedelta(milliseconds=200)
 _FIRST_RETRY = timedelta(seconds=2)
 _LAST_RETRY = timedelta(minutes=2)
-
-Allowances = Callable[[TrainingSeen], Allowance | None]
-"""What the scheduler allows a job; None: it has not decided yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +48,10 @@ class TrainingReconciler:
         cluster: TrainingCluster,
         settings: OperatorSettings,
         *,
-        allowances: Allowances,
         clock: Callable[[], datetime],
+        allowances: Allowances | None = None,
     ) -> None:
+        """`allowances`: the scheduler's word; None: nobody arbitrates, and jobs get what they ask for."""
         self._cluster = cluster
         self._settings = settings
         self._allowances = allowances
@@ -82,8 +82,8 @@ class TrainingReconciler:
             job=job,
             workloads=tuple(self._cluster.workloads(job.uid)),
             pods=tuple(self._cluster.pods(job.uid)),
-            allowance=None if job.is_over or job.deleting else self._allowances(job),
-            troubles=before,
+            allowance=self._allowed(job),
+            troubles=(*before, *self._schedulers_trouble()),
             prepared=self._prepared.get(job.uid),
         )
         plan = plan_training_job(snapshot, self._settings, now=self._clock())
@@ -94,6 +94,15 @@ class TrainingReconciler:
         now = self._clock()
         retries = [max(held.retry_at - now, timedelta(0)) for held in self._held.get(job.uid, {}).values()]
         return min(retries, default=None)
+
+    def _allowed(self, job: TrainingSeen) -> Allowance | None:
+        if self._allowances is None:
+            return everything(job)
+        return self._allowances.of(JobKey(job.key.namespace, job.name, Kind.TRAINING_JOB), job.uid)
+
+    def _schedulers_trouble(self) -> tuple[Trouble, ...]:
+        why = self._allowances.trouble if self._allowances is not None else None
+        return () if why is None else (Trouble(reason="SchedulerFails", message=why),)
 
     async def _record(self, there: Json, job: TrainingSeen, plan: TrainingPlan) -> None:
         if plan.status == job.status:
