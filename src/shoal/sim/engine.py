@@ -14,13 +14,14 @@ import random
 from collections.abc import Callable, Iterable
 from typing import assert_never
 
-from shoal.scheduler.rows import Leaving, Room, ServicePod
+from shoal.scheduler.rows import Leaving, Room
 from shoal.sim.clock import VirtualClock
 from shoal.sim.recorder import Gauge, jain, measure
-from shoal.sim.report import JobOutcome, Run
+from shoal.sim.report import JobOutcome, Run, Series
 from shoal.sim.scheduling import Act, Relocate, Resize, Scheduler, View
+from shoal.sim.services import Service
 from shoal.sim.state import Hosts, Pod, PodState, SimJob
-from shoal.sim.workload import ServiceSpec, SimSettings, Workload
+from shoal.sim.workload import SimSettings, Workload
 
 SECOND = 1_000_000
 STALLED_ROUNDS = 1_000
@@ -42,7 +43,8 @@ class Simulation:
         self._settings = settings
         self._seed = seed
         self._capacity = workload.capacity
-        self._all = [SimJob(spec, spec.model(), order) for order, spec in enumerate(workload.jobs)]
+        self._all = workload.jobs
+        self._outcomes: list[JobOutcome | None] = [None] * len(workload.jobs)
         self._arrived = 0
         self._present: dict[str, SimJob] = {}
         self._changed: set[str] = set()
@@ -52,12 +54,12 @@ class Simulation:
         self._round_at: int | None = None
         self._last_round = -1
         self._stalled = 0
+        self._stopped = False
+        self._busy_until = 0.0
         self._finished_unseen: list[SimJob] = []
-        self._services = [_Service(spec) for spec in workload.services]
+        self._services = [Service(spec) for spec in workload.services]
         self._held = Gauge()
         self._effective = Gauge()
-        self._effective_of: dict[str, float] = {}
-        self._allocation_of: dict[str, Gauge] = {}
         self._jain = Gauge()
         self._missing = Gauge()
         self._held_by_services = 0.0
@@ -72,17 +74,17 @@ class Simulation:
         if self._settings.host_mtbf is not None:
             for host in range(len(self.hosts.capacity)):
                 self._fail_later(host, random.Random(f"{self._seed}:{host}"))
-        until = None if self._settings.until is None else round(self._settings.until * SECOND)
-        while self._ended < len(self._all) and not self._is_stalled:
-            if not self.clock.step():
-                break
-            if until is not None and self.clock.micros >= until:
-                break
+        if self._settings.until is not None:
+            self._at(self._settings.until, self._stop)
+        while self._ended < len(self._all) and not self._is_stalled and not self._stopped and self.clock.step():
             if tell is not None and not self.clock.events % 256:
                 tell(self._ended, len(self._all), self.now)
         if tell is not None:
             tell(self._ended, len(self._all), self.now)
         return self._report()
+
+    def _stop(self) -> None:
+        self._stopped = True
 
     @property
     def now(self) -> float:
@@ -100,7 +102,7 @@ class Simulation:
 
     def _arrive_later(self) -> None:
         if self._arrived < len(self._all):
-            self._at(self._all[self._arrived].spec.submitted, self._arrive)
+            self._at(self._all[self._arrived].submitted, self._arrive)
 
     def _arrive(self) -> None:
         if self._take_arrivals():
@@ -109,10 +111,10 @@ class Simulation:
 
     def _take_arrivals(self) -> bool:
         before = self._arrived
-        while self._arrived < len(self._all) and self._all[self._arrived].spec.submitted <= self.now:
-            job = self._all[self._arrived]
-            self._present[job.spec.name] = job
-            self._changed.add(job.spec.name)
+        while self._arrived < len(self._all) and self._all[self._arrived].submitted <= self.now:
+            spec = self._all[self._arrived]
+            self._present[spec.name] = SimJob(spec, spec.model(), self._arrived)
+            self._changed.add(spec.name)
             self._arrived += 1
         return self._arrived > before
 
@@ -149,6 +151,7 @@ class Simulation:
         self._note_fairness()
         idle = not acts and not self._pending and not any(job.world for job in self._present.values())
         self._stalled = self._stalled + 1 if idle else 0
+        self._busy_until = self._busy_until if idle else self.now
         if self._present:
             interval = round(self._settings.interval * SECOND)
             self._round_by((self.clock.micros // interval + 1) * interval)
@@ -208,7 +211,7 @@ class Simulation:
     def _bind(self) -> None:
         """Give hosts to Pods that have none, services first."""
         for service in self._services:
-            service.bind(self.hosts, self.now)
+            service.bind(self.hosts)
         self._note_services()
         for job, pod in list(self._pending.values()):
             host = self.hosts.choose(pod.each, pod.wanted)
@@ -335,7 +338,7 @@ class Simulation:
         for pod in list(job.pods.values()):
             self._remove(job, pod)
         job.enter(())
-        job.released = True
+        self._outcomes[job.order] = self._outcome(job)
         del self._present[job.spec.name]
         self._changed.discard(job.spec.name)
 
@@ -399,7 +402,7 @@ class Simulation:
 
     # Services ------------------------------------------------------------------------------------------------------
 
-    def _look_at_service(self, service: "_Service") -> None:
+    def _look_at_service(self, service: Service) -> None:
         if service.follow(self.hosts, self.now):
             self._bind()
             self._wake()
@@ -408,9 +411,8 @@ class Simulation:
     def _taken_by_services(self) -> dict[int, Room]:
         taken: dict[int, Room] = {}
         for service in self._services:
-            for pod in service.pods:
-                if pod.host is not None:
-                    taken[pod.host] = taken.get(pod.host, Room()).plus(pod.each)
+            for host, room in service.taken().items():
+                taken[host] = taken.get(host, Room()).plus(room)
         return taken
 
     def _note_services(self) -> None:
@@ -429,40 +431,46 @@ class Simulation:
 
     def _hold(self, job: SimJob, pods: int) -> None:
         self._held.add(self.now, pods * self._share(job.spec.each))
-        self._allocation_of.setdefault(job.spec.name, Gauge()).add(self.now, pods)
+        job.held.add(self.now, pods)
 
     def _note_effective(self, job: SimJob) -> None:
         trains = job.world and job.finished is None and self.now >= job.blocked_until
         self._count_effective(job, len(job.world) * self._share(job.spec.each) if trains else 0.0)
 
     def _count_effective(self, job: SimJob, value: float) -> None:
-        self._effective.add(self.now, value - self._effective_of.get(job.spec.name, 0.0))
-        self._effective_of[job.spec.name] = value
+        self._effective.add(self.now, value - job.effective)
+        job.effective = value
 
     def _note_fairness(self) -> None:
         """Of those in the system: what each holds beside an equal share, or beside all it could use if that is less."""
         if not self._present:
             return
         share = self._share(self._capacity) / len(self._present)
-        parts = [
-            job.running * self._share(job.spec.each) / min(share, job.spec.max * self._share(job.spec.each) or share)
-            for job in self._present.values()
-        ]
+        parts = []
+        for job in self._present.values():
+            each = self._share(job.spec.each)
+            parts.append(job.held.value * each / min(share, job.spec.max * each or share))
         self._jain.set(self.now, jain(parts) or 0.0)
 
     def _report(self) -> Run:
-        start = self._all[0].spec.submitted if self._all else 0.0
-        end = max([self.now, *(job.finished for job in self._all if job.finished is not None)])
-        span = max(end - start, 1e-9)
-        whole = self._share(self._capacity)
-        outcomes = tuple(self._outcome(job, end) for job in self._all)
+        if self._finished_unseen:
+            for job in self._finished_unseen:
+                self._release(job)
+        for job in list(self._present.values()):
+            self._outcomes[job.order] = self._outcome(job)
+        outcomes = tuple(
+            JobOutcome(name=spec.name, submitted=spec.submitted, application=spec.application) if had is None else had
+            for spec, had in zip(self._all, self._outcomes, strict=True)
+        )
+        start = self._all[0].submitted if self._all else 0.0
+        end = self._busy_until if self._is_stalled else self.now
+        span, whole = max(end - start, 1e-9), self._share(self._capacity)
         measures = measure(
             outcomes,
             utilisation=self._held.integral(end) / span / whole,
             effective_utilisation=self._effective.integral(end) / span / whole,
             jain=self._jain.integral(end) / span if outcomes else None,
         )
-        extra = {"service Pods missing": self._missing.integral(end) / span} if self._services else {}
         return Run(
             policy=self._scheduler.name,
             workload=self._workload.name,
@@ -475,61 +483,17 @@ class Simulation:
             events=self.clock.events,
             rounds=self.rounds,
             simulated_seconds=end,
-            extra=extra,
+            extra={"service Pods missing": self._missing.integral(end) / span} if self._services else {},
         )
 
-    def _outcome(self, job: SimJob, end: float) -> JobOutcome:
-        gauge = self._allocation_of.get(job.spec.name, Gauge())
-        keeps = len(self._all) <= MOST_ALLOCATIONS
+    def _outcome(self, job: SimJob) -> JobOutcome:
         return JobOutcome(
             name=job.spec.name,
             submitted=job.spec.submitted,
             started=job.started,
             finished=job.finished,
             moves=job.moves,
-            gpu_seconds=gauge.integral(end) * self._share(job.spec.each),
+            gpu_seconds=job.held.integral(self.now) * self._share(job.spec.each),
             application=job.spec.application,
-            **({"allocation": gauge.series()} if keeps else {}),
+            allocation=job.held.series() if len(self._all) <= MOST_ALLOCATIONS else Series(),
         )
-
-
-class _Service:
-    """An online service and its Pods."""
-
-    def __init__(self, spec: ServiceSpec) -> None:
-        self.spec = spec
-        self.pods: list[Pod] = []
-        self._made = 0
-
-    def follow(self, hosts: Hosts, now: float) -> bool:
-        """Make or delete Pods until there are as many as it wants; the newest go first, those without a host before."""
-        wanted = self.spec.wanted(now)
-        changed = len(self.pods) != wanted
-        while len(self.pods) < wanted:
-            self.pods.append(Pod(f"{self.spec.name}-{self._made}", self.spec.each, self._made, since=now))
-            self._made += 1
-        while len(self.pods) > wanted:
-            pod = min(self.pods, key=lambda each: (each.host is not None, -each.ordinal))
-            self.pods.remove(pod)
-            if pod.host is not None:
-                hosts.give_back(pod.host, pod.each)
-        return changed
-
-    def bind(self, hosts: Hosts, now: float) -> None:
-        for pod in self.pods:
-            if pod.host is None and (host := hosts.choose(pod.each, pod.wanted)) is not None:
-                pod.host = host
-                hosts.take(host, pod.each)
-
-    def lose(self, host: int, hosts: Hosts, now: float) -> None:
-        for pod in self.pods:
-            if pod.host == host:
-                hosts.give_back(host, pod.each)
-                pod.host, pod.since = None, now
-
-    def homeless(self) -> list[ServicePod]:
-        return [
-            ServicePod(namespace="services", name=pod.name, each=pod.each, since=pod.since)
-            for pod in self.pods
-            if pod.host is None
-        ]

@@ -6,6 +6,7 @@ profiles do it in `shoal.sim.pollux`.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 Placement = tuple[int, ...]
@@ -27,6 +28,18 @@ class Model(Protocol):
     def rewind(self, seconds: float, placement: Placement) -> None:
         """So many seconds of training there are lost."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingSpec:
+    """A `Scaling` job that has not begun: a value, as a trace may have a million of them."""
+
+    duration: float
+    size: int
+    efficiency: float
+
+    def __call__(self) -> "Scaling":
+        return Scaling(duration=self.duration, size=self.size, efficiency=self.efficiency)
 
 
 class Scaling:

@@ -3,19 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
-from importlib import import_module
 
 from shoal.core.errors import BadInput
-from shoal.scheduler.policies import Policy
+from shoal.scheduler.policies import known_policies, policy
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.sim.pollux.baselines import Optimus, Tiresias
 from shoal.sim.scheduling import Placer, PlacingScheduler, PolicyScheduler, Scheduler
 
 RIGID = frozenset({"fifo", "static"})
 """They give a job what it asks for or nothing."""
-PRODUCTION = ("cfs", "fulfillment", "fifo", "static", "upstream")
 BASELINES: Mapping[str, Callable[[], Placer]] = {"tiresias": Tiresias, "optimus": Optimus}
-NAMES = (*PRODUCTION, *BASELINES)
+NAMES = (*known_policies(sim=True), *BASELINES)
 
 
 def check_policy(name: str) -> str:
@@ -26,15 +24,9 @@ def check_policy(name: str) -> str:
     return name
 
 
-def policy_named(name: str) -> Policy:
-    """A policy of `shoal.scheduler`."""
-    policy: Policy = import_module(f"shoal.scheduler.{name}").plan
-    return policy
-
-
 def scheduler_named(name: str, settings: SchedulerSettings) -> Scheduler:
     """A scheduler with nothing in its memory yet."""
     check_policy(name)
     if name in BASELINES:
         return PlacingScheduler(name, BASELINES[name]())
-    return PolicyScheduler(name, policy_named(name), replace(settings, policy=name), is_rigid=name in RIGID)
+    return PolicyScheduler(name, policy(name, sim=True), replace(settings, policy=name), is_rigid=name in RIGID)

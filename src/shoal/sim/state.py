@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from shoal.scheduler.rows import Room
 from shoal.sim.models import Model, Placement, placement_of
+from shoal.sim.recorder import Gauge
 from shoal.sim.workload import JobSpec
 
 
@@ -61,19 +62,14 @@ class SimJob:
     """Counts worlds, so that an event for an old one is known to be void."""
     started: float | None = None
     finished: float | None = None
-    released: bool = False
     moves: int = 0
+    held: Gauge = field(default_factory=Gauge)
+    """Pods with a host, over time."""
+    effective: float = 0.0
+    """What it holds and trains with, now."""
 
     def staying(self) -> Iterator[Pod]:
         return (pod for pod in self.pods.values() if pod.state is not PodState.LEAVING)
-
-    @property
-    def running(self) -> int:
-        return sum(pod.state is PodState.READY for pod in self.pods.values())
-
-    @property
-    def leaving(self) -> int:
-        return sum(pod.state is PodState.LEAVING for pod in self.pods.values())
 
     def enter(self, world: tuple[int, ...]) -> None:
         self.world = world

@@ -23,7 +23,7 @@ from typing import IO, TypeVar
 
 from shoal.core.errors import BadInput
 from shoal.scheduler.rows import Priority, Room
-from shoal.sim.models import Scaling
+from shoal.sim.models import ScalingSpec
 from shoal.sim.pollux.jobs import Ask
 from shoal.sim.workload import GIBIBYTE, TRAINER, JobSpec
 
@@ -154,7 +154,7 @@ def _plain_job(number: int, row: Row, assumed: Assumed) -> JobSpec:
     return JobSpec(
         name=row.get("name") or f"job-{number - 1}",
         submitted=_number(row, "submit"),
-        model=partial(Scaling, duration=duration, size=size, efficiency=efficiency),
+        model=ScalingSpec(duration, size, efficiency),
         size=size,
         min=least,
         max=most,
@@ -186,7 +186,7 @@ def _philly_job(number: int, row: Row, assumed: Assumed) -> JobSpec:
     return JobSpec(
         name=f"job-{number - 1}",
         submitted=_moment(row),
-        model=partial(Scaling, duration=duration, size=size, efficiency=assumed.efficiency),
+        model=ScalingSpec(duration, size, assumed.efficiency),
         size=size,
         min=min(assumed.min, size),
         max=max(size, math.floor(size * assumed.growth)),
