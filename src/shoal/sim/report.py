@@ -32,7 +32,8 @@ class Series:
         if end <= start:
             return 0.0
         total = 0.0
-        for at, value, until in zip(self.times, self.values, (*self.times[1:], math.inf), strict=True):
+        for number, (at, value) in enumerate(zip(self.times, self.values, strict=True)):
+            until = self.times[number + 1] if number + 1 < len(self.times) else end
             total += value * max(0.0, min(until, end) - max(at, start))
         return total / (end - start)
 

@@ -10,7 +10,7 @@ from shoal.sim.pollux.workloads import published_files, workload_of
 from shoal.sim.report import Check, Report, Run, mean_measures
 from shoal.sim.runs import Plan, Tell, described, run_one
 from shoal.sim.traces import Assumed, read_trace
-from shoal.sim.workload import ON_POLLUX_GROUND, Workload
+from shoal.sim.workload import ON_POLLUX_GROUND, SimSettings, Workload
 
 LOADS = ("0.5", "1.0", "1.5")
 BASELINES = ("fifo", "static")
@@ -44,11 +44,16 @@ def published_times(folder: Path, policy: str, load: str) -> Mapping[str, Mappin
 
 
 def replay(
-    folder: Path, loads: Sequence[str] = ("1.0",), tell: Tell | None = None, *, most: int | None = None
+    folder: Path,
+    loads: Sequence[str] = ("1.0",),
+    tell: Tell | None = None,
+    *,
+    most: int | None = None,
+    ground: SimSettings = ON_POLLUX_GROUND,
 ) -> Report:
     """Run Tiresias and Optimus and hold every completion time against the published one. `most`: only so many
     workloads of each load."""
-    plan = Plan(policies=PUBLISHED, settings=ON_POLLUX_GROUND)
+    plan = Plan(policies=PUBLISHED, settings=ground)
     applications = load_applications(folder)
     runs: list[Run] = []
     checks: list[Check] = []
