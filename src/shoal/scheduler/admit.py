@@ -25,8 +25,8 @@ from shoal.scheduler.view import NOWHERE
 
 TRAINERS = ""
 """The role under which trainers stand among the parts of a gang."""
-Placement = list[tuple[Part, int]]
-"""Parts and the position of the host of each of their Pods."""
+Placement = list[tuple[Part, int, int]]
+"""How many Pods of a part go to the host at a position: part, position, number."""
 GangShape = tuple[tuple[tuple[Room, int], ...], frozenset[str] | None]
 
 
@@ -41,6 +41,16 @@ class Queue:
     never: list[tuple[int, Reason]]
     """Jobs that cannot start as they are."""
     waiting: list[tuple[int, Reason]]
+
+    def is_known_to_fail(self, parts: list[Part], pools: frozenset[str] | None, above: float) -> bool:
+        return bool(self.failed) and self.failed.get(_gang_shape(parts, pools), float("inf")) <= above
+
+    def note_failure(self, parts: list[Part], pools: frozenset[str] | None, above: float) -> None:
+        self.failed[_gang_shape(parts, pools)] = above
+
+
+def _gang_shape(parts: list[Part], pools: frozenset[str] | None) -> GangShape:
+    return tuple((part.each, part.count) for part in parts), pools
 
 
 def admit(plan: Round, unplaced: Unplaced) -> None:
@@ -88,12 +98,11 @@ def _try(plan: Round, queue: Queue, job: int, *, is_promoted: bool) -> Reason | 
         plan.steps += 1
         return Reason(code=Code.QUOTA, text=f"quota of {row.key.namespace}: {plan.quotas.describe(row, least)}")
     parts = gang_parts(plan, job)
-    terms = Terms(above=float("-inf") if is_promoted else plan.keys.waiting[job], frozen_last=True)
-    shape = (tuple((part.each, part.count) for part in parts), row.pools)
-    if queue.failed.get(shape, float("inf")) > terms.above:
-        if _start(plan, job, parts, terms, is_promoted=is_promoted):
+    above = float("-inf") if is_promoted else plan.keys.waiting[job]
+    if not queue.is_known_to_fail(parts, row.pools, above):
+        if _start(plan, job, parts, Terms(above=above, frozen_last=True), is_promoted=is_promoted):
             return None
-        queue.failed[shape] = terms.above
+        queue.note_failure(parts, row.pools, above)
     plan.steps += 1
     if plan.settings.optimistic_cpu and not any(part.each.gpu for part in parts):
         _start_anyway(plan, job, parts)
@@ -141,19 +150,22 @@ def _place(plan: Round, job: int, parts: list[Part]) -> Placement | None:
     placement: Placement = []
     for part in parts:
         search = plan.search(job) if part.role == TRAINERS else plan.search_for(part.each, job)
-        for _ in range(part.count):
+        left = part.count
+        while left > 0:
             position = view.first_fit(search)
             if position == NOWHERE:
                 _take_away(plan, placement)
                 return None
-            view.take(position, part.each)
-            placement.append((part, position))
+            number = view.how_many(search, position, left)
+            view.take(position, part.each, number)
+            placement.append((part, position, number))
+            left -= number
     return placement
 
 
 def _take_away(plan: Round, placement: Placement) -> None:
-    for part, position in placement:
-        plan.view.give(position, part.each)
+    for part, position, number in placement:
+        plan.view.give(position, part.each, number)
 
 
 def _make_room(plan: Round, job: int, parts: list[Part], terms: Terms) -> tuple[Placement | None, list[Taken]]:
@@ -172,7 +184,7 @@ def _make_room(plan: Round, job: int, parts: list[Part], terms: Terms) -> tuple[
             if position == NOWHERE:
                 return _give_up(plan, placement, taken)
             plan.view.take(position, part.each)
-            placement.append((part, position))
+            placement.append((part, position, 1))
     return (placement, taken) if _within_use(plan) else _give_up(plan, placement, taken)
 
 
@@ -213,15 +225,17 @@ def _waited(plan: Round, job: int) -> float:
 def _record(plan: Round, job: int, placement: Placement, *, freed: int) -> None:
     draft = plan.resize(job, plan.least[job])
     names = plan.view.names
-    for part, position in placement:
+    pods = 0
+    for part, position, number in placement:
+        pods += number
         if part.role == TRAINERS:
-            draft.hosts[position] = draft.hosts.get(position, 0) + 1
+            draft.hosts[position] = draft.hosts.get(position, 0) + number
         else:
             there = draft.fixed_hosts.setdefault(part.role, {})
-            there[names[position]] = there.get(names[position], 0) + 1
-    hosts = len({position for _, position in placement})
+            there[names[position]] = there.get(names[position], 0) + number
+    hosts = len({position for _, position, _ in placement})
     made = f"; {count(freed, 'trainer')} of others make room" if freed else ""
-    text = f"its gang of {count(len(placement), 'Pod')} fits on {count(hosts, 'host')}{made}"
+    text = f"its gang of {count(pods, 'Pod')} fits on {count(hosts, 'host')}{made}"
     draft.reason = Reason(code=Code.ADMITTED, text=text)
 
 
@@ -235,7 +249,7 @@ def _start_anyway(plan: Round, job: int, parts: list[Part]) -> None:
             if position == NOWHERE:
                 break
             plan.view.take(position, part.each)
-            placement.append((part, position))
+            placement.append((part, position, 1))
     _record(plan, job, placement, freed=0)
     missing = sum(part.count for part in parts) - len(placement)
     draft = plan.draft(job)
@@ -290,7 +304,7 @@ def _keep_room(plan: Round, job: int, parts: list[Part]) -> bool:
     free, bare = list(view.live()), [column.copy() for column in view.bare]
     inside = view.in_pools(plan.rows[job].pools)
     prices = [plan.settings.scores.core / 1_000, plan.settings.scores.gibibyte / 2**30, plan.settings.scores.gpu]
-    kept: Placement = []
+    kept: list[tuple[Part, int]] = []
     for part in parts:
         for _ in range(part.count):
             able, missing = inside.copy(), np.zeros(len(inside))

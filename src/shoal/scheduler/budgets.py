@@ -7,7 +7,6 @@ ask for, running or not, as Kubernetes counts requests.
 
 from dataclasses import dataclass
 
-from shoal.scheduler.columns import Columns
 from shoal.scheduler.rows import NOTHING, Job, Quota, Room, Seconds
 from shoal.scheduler.scores import footprint
 from shoal.scheduler.settings import SchedulerSettings
@@ -54,7 +53,7 @@ def pods_of(job: Job, trainers: int) -> int:
 class Quotas:
     """How much of its quota each namespace has left. It changes as the round goes on."""
 
-    def __init__(self, snapshot: Snapshot, columns: Columns) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self._quotas = snapshot.quotas
         self._used: dict[str, tuple[Room, int]] = {
             namespace: (quota.used_by_others, quota.pods_of_others) for namespace, quota in snapshot.quotas.items()
@@ -65,8 +64,8 @@ class Quotas:
             if job.is_admitted:
                 self.add(job, 0, job.target)
 
-    def is_limited(self, job: Job) -> bool:
-        return job.key.namespace in self._quotas
+    def __contains__(self, namespace: str) -> bool:
+        return namespace in self._quotas
 
     def add(self, job: Job, before: int, after: int) -> None:
         """The job goes from one size to another; 0 is nothing at all."""

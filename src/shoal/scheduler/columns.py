@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 PRIORITIES: tuple[Priority, ...] = tuple(Priority)
+_NUMBER = {priority: number for number, priority in enumerate(PRIORITIES)}
 
 JOB = np.dtype(
     [
@@ -103,8 +104,9 @@ def most_size(job: Job) -> int:
 def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
     cpu, memory, gpu, pods = 0, 0, 0, 0
     for part in job.fixed:
-        cpu, memory, gpu = Room(cpu, memory, gpu).plus(part.each, part.count)
-        pods += part.count
+        each, number = part.each, part.count
+        cpu, memory, gpu = cpu + each.cpu * number, memory + each.memory * number, gpu + each.gpu * number
+        pods += number
     attained = job.attained
     return (
         job.target, least_size(job), most_size(job), job.unit, job.min, job.max,
@@ -112,7 +114,7 @@ def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
         *job.each,
         cpu, memory, gpu, pods, job.servers is not None,
         vocabulary.shapes.number(Shape(job.each, job.pools)), vocabulary.namespaces.number(job.key.namespace),
-        PRIORITIES.index(job.priority), job.created,
+        _NUMBER[job.priority], job.created,
         *((False, 0.0, 0.0, 0.0) if attained is None else (True, attained.v, attained.at, attained.rate)),
         job.resizing, job.frozen_until, np.nan if job.waiting_since is None else job.waiting_since,
     )  # fmt: skip

@@ -7,7 +7,7 @@ so no two jobs hand a trainer back and forth. Jobs in their freezing window neit
 
 from shoal.scheduler.budgets import allows, difference
 from shoal.scheduler.decisions import Code, Reason
-from shoal.scheduler.fill import may_grow, place_step, record_step
+from shoal.scheduler.fill import place_step, record_step
 from shoal.scheduler.planning import Round
 from shoal.scheduler.units import Order
 from shoal.scheduler.victims import undo
@@ -28,7 +28,7 @@ def _takers(plan: Round) -> Order[int]:
     """By the key they would have with one step more."""
     jobs = plan.columns.jobs
     enough = (jobs["cpu"] >= plan.settings.cpu_per_gpu * jobs["gpu"]).tolist()
-    able = (job for job, n in enumerate(plan.n) if n > 0 and enough[job] and may_grow(plan, job))
+    able = (job for job, n in enumerate(plan.n) if 0 < n < plan.most[job] and enough[job] and not plan.frozen[job])
     return Order(((plan.keys.key(job, plan.higher(job)), plan.keys.rank[job]), job) for job in able)
 
 

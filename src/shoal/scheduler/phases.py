@@ -5,6 +5,8 @@ grows into free room (`fill`), and, when none of these had anything to do, who h
 While something mandatory has no host yet, jobs that matter less do not start, and nobody grows.
 """
 
+from collections.abc import Callable
+
 from shoal.scheduler.admit import admit
 from shoal.scheduler.decisions import Decisions
 from shoal.scheduler.fairness import rebalance
@@ -15,15 +17,25 @@ from shoal.scheduler.planning import Round
 from shoal.scheduler.rows import Seconds
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.scheduler.snapshot import Snapshot
+from shoal.scheduler.view import View
 
 
-def plan_round(snapshot: Snapshot, now: Seconds, settings: SchedulerSettings, ruler: Ruler) -> Decisions:
-    plan = Round(snapshot, now, settings, ruler)
+def plan_round(
+    snapshot: Snapshot,
+    now: Seconds,
+    settings: SchedulerSettings,
+    ruler: Ruler,
+    *,
+    fill: Callable[[Round], None] = fill,
+    view: type[View] = View,
+) -> Decisions:
+    """Decide once. Another `fill` or `view` must come to the same result by another way."""
+    plan = Round(snapshot, now, settings, ruler, view=view)
     unplaced = do_mandatory(plan)
     admit(plan, unplaced)
     if not unplaced.holds_up_growth:
         fill(plan)
-        if not any(True for _ in plan.changes()):
+        if not plan.has_changes():
             rebalance(plan)
     return Decisions(
         changes=tuple(plan.changes()),

@@ -52,16 +52,18 @@ Released = tuple[str | int, int]
 
 
 class Round:
-    def __init__(self, snapshot: Snapshot, now: Seconds, settings: SchedulerSettings, ruler: Ruler) -> None:
+    def __init__(
+        self, snapshot: Snapshot, now: Seconds, settings: SchedulerSettings, ruler: Ruler, view: type[View] = View
+    ) -> None:
         self.snapshot = snapshot
         self.rows = snapshot.jobs
         self.now = now
         self.settings = settings
         self.columns: Columns = snapshot.columns()
-        self.view = View(snapshot.hosts, self.columns, now, PATIENCE_ROUNDS * settings.interval, settings.cpu_per_gpu)
+        self.view = view(snapshot.hosts, self.columns, now, PATIENCE_ROUNDS * settings.interval, settings.cpu_per_gpu)
         self.keys: Keys = ruler(self.columns, snapshot.jobs, snapshot.min_v, self.view.capacity, now, settings)
         self.limits: Limits = limits(self.view.capacity, now, settings)
-        self.quotas = Quotas(snapshot, self.columns)
+        self.quotas = Quotas(snapshot)
         jobs = self.columns.jobs
         self.n: list[int] = jobs["target"].tolist()
         self.least: list[int] = jobs["least"].tolist()
@@ -228,6 +230,9 @@ class Round:
             draft.reason, draft.beneficiary = reason, beneficiary
 
     # The end ---------------------------------------------------------------------------------------------
+
+    def has_changes(self) -> bool:
+        return any(draft.target != draft.job.target for draft in self.drafts.values())
 
     def changes(self) -> Iterator[Change]:
         """What was decided, in the order of the jobs."""

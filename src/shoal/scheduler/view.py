@@ -63,8 +63,7 @@ class View:
             self.position[hosts[i].name]: room for i, room in coming.items() if hosts[i].open
         }
         self.capacity = Room(*(int(records[r][order].sum()) for r in Room._fields))
-        self.used = Room(*(int((records[r] - free[r])[order].sum()) for r in Room._fields))
-        """Of the hosts in view, by everything that stays and everything that was planned."""
+        self._used: list[int] = [int((records[r] - free[r])[order].sum()) for r in Room._fields]
 
         self._start: tuple[Ints, Ints, Ints] = (free["cpu"][order], free["memory"][order], free["gpu"][order])
         self._has_gpu: Bools = has_gpu[order]
@@ -127,6 +126,26 @@ class View:
         finally:
             self._add(position, more, -times)
 
+    def how_many(self, search: Search, position: int, most: int) -> int:
+        """How many more fit here, where at least one does."""
+        if most == 1:
+            return 1
+        cpu, gpu = self.free_cpu[position], self.free_gpu[position]
+        if search.floor and gpu > 0 and self.has_gpu[position]:
+            cpu -= search.floor * gpu
+        if search.gpu:
+            most = min(most, gpu // search.gpu)
+        if search.cpu:
+            most = min(most, cpu // search.cpu)
+        if search.memory:
+            most = min(most, self.free_memory[position] // search.memory)
+        return most
+
+    @property
+    def used(self) -> Room:
+        """Of the hosts in view, by everything that stays and everything that was planned."""
+        return Room(*self._used)
+
     def free(self, position: int) -> Room:
         return Room(self.free_cpu[position], self.free_memory[position], self.free_gpu[position])
 
@@ -151,11 +170,18 @@ class View:
 
     def take(self, position: int, room: Room, times: int = 1) -> None:
         self._add(position, room, -times)
-        self.used = self.used.plus(room, times)
+        self.use(room, times)
+
+    def use(self, room: Room, times: int) -> None:
+        """Count it as used, wherever it is."""
+        used = self._used
+        used[0] += room.cpu * times
+        used[1] += room.memory * times
+        used[2] += room.gpu * times
 
     def give(self, position: int, room: Room, times: int = 1) -> None:
         self._add(position, room, times)
-        self.used = self.used.minus(room, times)
+        self.use(room, -times)
         self._changed_up.add(position)
         for search in self._searches.values():
             self._look_again(search, position)
