@@ -132,7 +132,8 @@ def test_the_operator_can_neither_list_nor_watch_secrets_nor_take_more_for_itsel
         ("get", "secrets", f"--namespace={NAMESPACE}"),
         ("get", "secrets", f"--namespace={jobs.namespace}", "--watch"),
         ("delete", "secret", "mnist-token", f"--namespace={jobs.namespace}"),
-        ("get", "nodes"),
+        ("cordon", "guarded-0"),
+        ("get", "configmaps", f"--namespace={NAMESPACE}"),
         ("delete", "service", "mnist-master", f"--namespace={jobs.namespace}"),
         ("scale", "deployment/any", "--replicas=0", f"--namespace={jobs.namespace}"),
     ):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("shoal.operator")
 
+_PATIENCE_SECONDS = 10.0
 MIN_V = "elastic.iml.github.io/min-v"
 """The annotation of the lease."""
 
@@ -66,6 +67,9 @@ class Scheduling:
         """Do the operator's work, and make rounds beside it. The first one comes before any work: nobody's controller
         has to guess."""
         await self.room.synced()
+        unread = await self.room.settings_read(_PATIENCE_SECONDS)
+        if unread is not None:
+            log.warning("the scheduler's settings cannot be read, the defaults hold meanwhile: %s", unread)
         if not self.room.sees_hosts:
             log.warning(
                 "it may not list and watch nodes, and the Pods of all namespaces: jobs are held against quotas only, "

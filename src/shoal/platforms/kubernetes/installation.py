@@ -36,6 +36,7 @@ _NEEDED: Sequence[tuple[str, str, Sequence[str]]] = (
     ("batch", "jobs", ("get", "list", "watch", "create", "patch", "delete")),
     ("", "pods/eviction", ("create",)),
     ("", "pods", ("get", "list", "watch", "create", "delete")),
+    ("", "resourcequotas", ("list", "watch")),
     ("", "secrets", ("get", "create")),
     ("", "services", ("get", "create", "patch")),
     ("", "serviceaccounts", ("get", "create", "patch")),

@@ -83,12 +83,26 @@ class KubernetesRoom:
                 tasks.create_task(informer.run())
 
     async def synced(self) -> None:
-        for informer in self.informers:
+        """But for the settings: without them the defaults hold (`settings_read`)."""
+        for informer in self._indispensable:
             await informer.synced()
 
     @property
     def has_synced(self) -> bool:
-        return all(informer.has_synced for informer in self.informers)
+        return all(informer.has_synced for informer in self._indispensable)
+
+    @property
+    def _indispensable(self) -> Sequence[Informer[Any]]:
+        return [informer for informer in self.informers if informer is not self._settings]
+
+    async def settings_read(self, patience: float) -> str | None:
+        """Wait for the settings, but not for ever. Returns why they could not be read."""
+        try:
+            async with asyncio.timeout(patience):
+                await self._settings.synced()
+        except TimeoutError:
+            return self._settings.trouble or "no answer"
+        return None
 
     # Telling -----------------------------------------------------------------------------------------------------
 
