@@ -76,7 +76,7 @@ def run(where: Where, environment: dict[str, str], what: Callable[[Cluster], Awa
 
 def submit(files: Sequence[str], *, dry_run: bool) -> Callable[[Cluster], Awaitable[None]]:
     """Apply every document of the files. All of them are read and checked before the first one is sent."""
-    documents = [document for name in files for document in read_documents(name, _text_of(name), tuple(KINDS))]
+    documents = [document for name in files for document in read_documents(name, text_of(name), tuple(KINDS))]
     if not documents:
         raise BadInput(f"{', '.join(files)}: there is no object in it")
 
@@ -102,7 +102,7 @@ async def _exists(client: Client, kind: Kind[Json], namespace: str, name: str) -
     return True
 
 
-def _text_of(name: str) -> bytes:
+def text_of(name: str) -> bytes:
     if name == "-":
         return sys.stdin.buffer.read()
     try:

@@ -45,7 +45,7 @@ class Scheduling:
 
         self.room = room
         self._elector = elector
-        self._settings = LiveSettings(parse=_parse, policies=frozenset(known_policies(sim=False)), metrics=metrics)
+        self._settings = LiveSettings(parse=parse_yaml, policies=frozenset(known_policies(sim=False)), metrics=metrics)
         self._ledger = Ledger(knows_hosts=room.sees_hosts)
         self.scheduler = Scheduler(
             hosts=room.hosts,
@@ -75,7 +75,7 @@ class Scheduling:
                 "it may not list and watch nodes, and the Pods of all namespaces: jobs are held against quotas only, "
                 "and nothing is known of free room, of other Pods, or of services that wait for it"
             )
-        self.scheduler.start(_number(self._elector.noted(MIN_V)))
+        self.scheduler.start(number_of(self._elector.noted(MIN_V)))
         await self.scheduler.round()
         rounds = asyncio.create_task(self.scheduler.run())
         try:
@@ -99,7 +99,7 @@ class Scheduling:
         self.scheduler.happened()
 
 
-def _number(written: str | None) -> float:
+def number_of(written: str | None) -> float:
     """What stands on the lease; anybody may have written there."""
     try:
         found = float(written or 0)
@@ -108,7 +108,7 @@ def _number(written: str | None) -> float:
     return found if math.isfinite(found) else 0.0
 
 
-def _parse(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     import yaml
 
     try:
