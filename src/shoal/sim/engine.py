@@ -24,6 +24,7 @@ from shoal.sim.state import Hosts, Pod, PodState, SimJob
 from shoal.sim.workload import SimSettings, Workload
 
 SECOND = 1_000_000
+FOREVER = 10**18
 STALLED_ROUNDS = 1_000
 """When nothing runs, nothing arrives and so many rounds in a row changed nothing, nothing ever will."""
 MOST_ALLOCATIONS = 10_000
@@ -52,7 +53,7 @@ class Simulation:
         self._leaving: dict[int, dict[str, Leaving]] = {}
         self._ended = 0
         self._round_at: int | None = None
-        self._last_round = -1
+        self._last_round = -FOREVER
         self._stalled = 0
         self._stopped = False
         self._busy_until = 0.0
@@ -111,6 +112,9 @@ class Simulation:
 
     def _take_arrivals(self) -> bool:
         before = self._arrived
+        if before == 0:
+            self._held.forget(self.now)  # what services held before the first job is no part of the run
+            self._missing.forget(self.now)
         while self._arrived < len(self._all) and self._all[self._arrived].submitted <= self.now:
             spec = self._all[self._arrived]
             self._present[spec.name] = SimJob(spec, spec.model(), self._arrived)

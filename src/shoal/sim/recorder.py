@@ -33,6 +33,10 @@ class Gauge:
             self._times.append(now)
             self._values.append(value)
 
+    def forget(self, now: float) -> None:
+        """Count from now on."""
+        self._integral, self._since = 0.0, now
+
     def integral(self, now: float) -> float:
         return self._integral + self.value * (now - self._since)
 

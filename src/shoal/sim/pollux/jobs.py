@@ -84,11 +84,15 @@ class Training:
 
     def speed(self, placement: Placement) -> float:
         """Progress per second in this epoch with what it holds."""
-        gpus = sum(placement)
-        split = split_batch(self.application, self.ask.batch, gpus)
-        batch = gpus * split.local_batch * (split.accumulation + 1)
-        seconds = self.application.step_seconds(placement, split.local_batch, split.accumulation)
-        return self.application.gain(batch, self.epoch) / seconds
+        key = (self.ask.batch, self.epoch, placement)
+        found = self.application.speeds.get(key)
+        if found is None:
+            gpus = sum(placement)
+            split = split_batch(self.application, self.ask.batch, gpus)
+            batch = gpus * split.local_batch * (split.accumulation + 1)
+            seconds = self.application.step_seconds(placement, split.local_batch, split.accumulation)
+            found = self.application.speeds[key] = self.application.gain(batch, self.epoch) / seconds
+        return found
 
     def remaining_steps(self) -> float:
         """Real steps until its end by the measured run at its batch; 1 when it is in its last epoch."""

@@ -93,7 +93,9 @@ class Application:
         """`runs`: a whole training for each total batch size."""
         self.name = name
         self.limits = limits
-        self._speeds = speeds
+        self.speeds: dict[tuple[int, int, Placement], float] = {}
+        """What `Training` found: progress per second by total batch, epoch and placement."""
+        self._passes_by = speeds
         self._batches = sorted(runs)
         self._runs = {batch: tuple(epochs) for batch, epochs in runs.items()}
         self._passes: dict[tuple[Placement, int], tuple[float, float]] = {}
@@ -108,7 +110,7 @@ class Application:
         key = (placement, local_batch)
         found = self._passes.get(key)
         if found is None:
-            found = self._speeds.pass_seconds(smallest_rotation(placement), local_batch)
+            found = self._passes_by.pass_seconds(smallest_rotation(placement), local_batch)
             self._passes[key] = found
         return found
 
