@@ -18,7 +18,9 @@ import msgspec
 import yaml
 
 from shoal.api import ElasticJob, ScalePlan
+from shoal.api.meta import ObjectMeta
 from shoal.api.scaleplan import job_name
+from shoal.api.trainingjob import TrainingJob
 from shoal.cli import kube_text
 from shoal.cli.jobs import print_rows
 from shoal.cli.kube_access import access_from
@@ -28,7 +30,7 @@ from shoal.cli.where import Where
 from shoal.core.errors import BadInput, ShoalError
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.errors import ApiError, NotFound, NotServed
-from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import EVENTS, PODS, Event, Kind, Pod
 
 T = TypeVar("T")
@@ -170,7 +172,7 @@ def describe(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
         plans = await _plans(cluster, name)
         auto = next((plan for plan in plans if plan.metadata.name == f"{name}-auto"), None)
         pods = (auto.status.pods or []) if auto is not None and auto.status is not None else []
-        events = await _events(cluster, job)
+        events = await _events(cluster, job.metadata)
         for line in kube_text.describe(job, plans, pods, events, datetime.now(UTC)):
             print(line)
 
@@ -179,9 +181,7 @@ def describe(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
 
 def why(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        job = _job(await _named(cluster, name))
-        events = [each for each in await _events(cluster, job) if each.is_about_job or each.kind == "Warning"]
-        lines = kube_text.why(job, await _plans(cluster, name), events, datetime.now(UTC))
+        lines = await _why(cluster, name)
         if output == "json":
             print(json.dumps(lines, indent=2))
         elif output == "yaml":
@@ -192,6 +192,33 @@ def why(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
     return do
 
 
+async def _why(cluster: Cluster, name: str) -> list[str]:
+    now = datetime.now(UTC)
+    try:
+        found = await _named(cluster, name)
+    except ShoalError:
+        training = await _training_job(cluster, name)
+        if training is None:
+            raise
+        return kube_text.why_training(training, await _events_of_job(cluster, training.metadata), now)
+    job = _job(found)
+    return kube_text.why(job, await _plans(cluster, name), await _events_of_job(cluster, job.metadata), now)
+
+
+async def _training_job(cluster: Cluster, name: str) -> TrainingJob | None:
+    try:
+        found = await cluster.client.get(TRAINING_JOBS, name, namespace=cluster.namespace)
+        return msgspec.convert(found, TrainingJob)
+    except NotFound:
+        return None
+    except msgspec.ValidationError as exc:
+        raise ShoalError(f"job {clean(name)}: it is not as this release of Shoal knows jobs: {exc}") from exc
+
+
+async def _events_of_job(cluster: Cluster, meta: ObjectMeta) -> list[kube_text.EventLine]:
+    return [each for each in await _events(cluster, meta) if each.is_about_job or each.kind == "Warning"]
+
+
 async def _plans(cluster: Cluster, name: str) -> list[ScalePlan]:
     plans = []
     for each in (await cluster.client.list(SCALE_PLANS, namespace=cluster.namespace)).items:
@@ -200,14 +227,14 @@ async def _plans(cluster: Cluster, name: str) -> list[ScalePlan]:
     return [plan for plan in plans if job_name(plan) == name]
 
 
-async def _events(cluster: Cluster, job: ElasticJob) -> list[kube_text.EventLine]:
+async def _events(cluster: Cluster, meta: ObjectMeta) -> list[kube_text.EventLine]:
     """What was said about the job and its Pods lately. Who may not read events sees the rest all the same."""
     try:
         found = (await cluster.client.list(EVENTS, namespace=cluster.namespace)).items
     except ApiError as exc:
         print(f"shoal: events are not shown: {clean(str(exc))}", file=sys.stderr)
         return []
-    uid, prefix = job.metadata.uid, f"{job.metadata.name}-"
+    uid, prefix = meta.uid, f"{meta.name}-"
     about = [
         e
         for e in found

@@ -10,6 +10,8 @@ from datetime import datetime
 from shoal.api.elasticjob import ElasticJob, ElasticJobStatus, JobCondition
 from shoal.api.meta import Condition, condition
 from shoal.api.scaleplan import PodReport, ScalePlan
+from shoal.api.scheduling import SchedulingStatus
+from shoal.api.trainingjob import TrainingJob, TrainingJobStatus
 from shoal.cli.text import age, clean
 
 TITLES = ("JOB", "STATE", "WORKERS", "ASKED", "WORLD", "STEP", "RESTARTS", "DONE", "AGE")
@@ -32,7 +34,7 @@ class EventLine:
     @property
     def is_about_job(self) -> bool:
         """Not about one of its Pods, of which every start and pull is told."""
-        return self.about.startswith("ElasticJob ")
+        return self.about.startswith(("ElasticJob ", "TrainingJob "))
 
 
 def _status(job: ElasticJob) -> ElasticJobStatus:
@@ -173,6 +175,7 @@ def why(job: ElasticJob, plans: Sequence[ScalePlan], events: Sequence[EventLine]
     said.sort(key=lambda line: (line[0], line[1]), reverse=True)
     lines = [f"job {job.metadata.name}: {state(job)}"]
     lines += [f"  {age(now - at)} ago  {text}" for at, text in said] or ["  nothing has been decided yet"]
+    lines += scheduled(status.scheduling, now)
     waiting = [each for each in status.conditions or () if _holds_up(each)]
     if waiting:
         lines += ["it waits for", *(f"  {each.reason}: {each.message or each.type}" for each in waiting)]
@@ -188,6 +191,36 @@ def why(job: ElasticJob, plans: Sequence[ScalePlan], events: Sequence[EventLine]
             f"  {plan.metadata.name}: {each.what} {each.asked or '?'} became {each.got or 'nothing'}: {each.reason}"
             for each in trimmed or ()
         ]
+    return [clean(line) for line in lines]
+
+
+def scheduled(told: SchedulingStatus | None, now: datetime) -> list[str]:
+    """What the cluster's scheduler decided last."""
+    if told is None or told.target is None:
+        return []
+    since = "" if told.waiting_since is None else f", for {age(now - told.waiting_since)}"
+    stands = f"{told.target} allowed" if told.target else f"it waits{since}"
+    place = "" if told.place is None or told.target else f", place {told.place} in the queue"
+    frozen = ""
+    if told.frozen_until is not None and told.frozen_until > now:
+        frozen = f"; not resized without need for {age(told.frozen_until - now)}"
+    return ["the scheduler", f"  {stands}{place}: {told.code or 'Queued'}: {told.reason or ''}{frozen}"]
+
+
+def why_training(job: TrainingJob, events: Sequence[EventLine], now: datetime) -> list[str]:
+    """The same of a TrainingJob."""
+    status = job.status or TrainingJobStatus()
+    said = [(each.at, f"{each.reason}: {each.note}") for each in events]
+    said += [
+        (each.at, f"{each.from_} -> {each.to} trainers: {each.reason or ''}") for each in status.scale_records or ()
+    ]
+    said.sort(key=lambda line: (line[0], line[1]), reverse=True)
+    lines = [f"job {job.metadata.name}: {status.phase or 'New'}" + (f" ({status.reason})" if status.reason else "")]
+    lines += [f"  {age(now - at)} ago  {text}" for at, text in said] or ["  nothing has been decided yet"]
+    lines += scheduled(status.scheduling, now)
+    waiting = [each for each in status.conditions or () if _holds_up(each)]
+    if waiting:
+        lines += ["it waits for", *(f"  {each.reason}: {each.message or each.type}" for each in waiting)]
     return [clean(line) for line in lines]
 
 
