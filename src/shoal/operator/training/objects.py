@@ -15,6 +15,7 @@ it comes back.
 import copy
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,8 @@ NO_LIMIT = 2**31 - 1
 _GRACE_SECONDS = 45
 """As that of an ElasticJob's members: the agent must outlive its processes."""
 _TOKEN, _TMP, _DATA = "shoal-token", "tmp", "data"
+_FOR_A_SHELL = re.compile(r"""[^\w\s./:,@%+=-]|[\n]|^\s*\w+=""")
+"""Quotes, variables, pipes and the like; and an assignment before the command."""
 _SIZES = ("min-instance", "max-instance", "max-restarts", "replicaSpec")
 
 
@@ -310,10 +313,18 @@ def _command(spec: TrainingSpec, part: Instances) -> Manifest:
         entrypoint = entrypoint or spec.trainer.written.entrypoint
     if entrypoint is None:
         return {}
-    shell = ["/bin/sh", "-c", entrypoint]
+    words = _words(entrypoint)
     if part.role is TrainingRole.TRAINER and spec.is_ours:
-        return {"command": [SHOAL, "agent", "--", *shell]}
-    return {"command": shell}
+        return {"command": [SHOAL, "agent", "--", *words]}
+    return {"command": words}
+
+
+def _words(entrypoint: str) -> list[str]:
+    """What a shell would make of it, without the shell where it is that simple: one that is the first process of a
+    container ignores the word to end."""
+    if entrypoint.strip() and not _FOR_A_SHELL.search(entrypoint):
+        return entrypoint.split()
+    return ["/bin/sh", "-c", entrypoint]
 
 
 def _resources(written: Requirements | None, settings: OperatorSettings) -> Manifest:
