@@ -8,6 +8,7 @@ as few hosts as possible: into the fullest host that takes all that are left, el
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from shoal.scheduler.columns import Shape, taken_on_hosts
 from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason, Wait
 from shoal.scheduler.rows import NOTHING, Host, Job, Quota, Room
 from shoal.scheduler.scores import footprint
@@ -79,34 +80,36 @@ class FreeRoom:
     def __init__(self, hosts: Sequence[Host], jobs: Iterable[Job]) -> None:
         self._hosts = [host for host in hosts if host.open]
         self._empty = [host.capacity for host in self._hosts]
-        taken = taken_by_jobs(jobs := tuple(jobs))
+        taken = taken_on_hosts(jobs := tuple(jobs))
         self._free = [
             _less_leaving(host).minus(host.others).minus(taken.get(host.name, NOTHING)) for host in self._hosts
         ]
-        self._hopeless: dict[tuple[Room, frozenset[str] | None, bool], int] = {}
-        self._fits_alone: dict[tuple[Room, frozenset[str] | None, bool, int], bool] = {}
+        self._hopeless: dict[Shape, int] = {}
+        self._fits_alone: dict[tuple[Shape, int], bool] = {}
         for job in jobs:
             if job.is_admitted and job.pending:
                 self._take(job, job.each, job.pending, self._free, partly=True)
 
     def take_gang(self, job: Job, size: int, *, partly: bool) -> Found | None:
         """Hosts for the whole gang, which is theirs from now on. `partly`: for as much of it as there is room for."""
-        shape = (job.each, job.pools, bool(job.fixed))
-        if not partly and size >= self._hopeless.get(shape, size + 1):
-            return None  # no more than what another one just like it did not find
+        shape = _shape(job)
+        if shape is not None and not partly and size >= self._hopeless.get(shape, size + 1):
+            return None  # no less than what another one just like it did not find
         found = self._find(job, size, list(self._free), partly=partly)
         if found is None:
-            if not job.fixed:
+            if shape is not None:
                 self._hopeless[shape] = size
             return None
         self._free, hosts = found
         return hosts
 
     def would_fit_alone(self, job: Job, size: int) -> bool:
-        key = (job.each, job.pools, bool(job.fixed), size)
-        if job.fixed or key not in self._fits_alone:
-            self._fits_alone[key] = self._find(job, size, list(self._empty), partly=False) is not None
-        return self._fits_alone[key]
+        shape = _shape(job)
+        if shape is None:
+            return self._find(job, size, list(self._empty), partly=False) is not None
+        if (shape, size) not in self._fits_alone:
+            self._fits_alone[shape, size] = self._find(job, size, list(self._empty), partly=False) is not None
+        return self._fits_alone[shape, size]
 
     def _find(self, job: Job, size: int, free: list[Room], *, partly: bool) -> tuple[list[Room], Found] | None:
         fixed: dict[str, Mapping[str, int]] = {}
@@ -143,6 +146,11 @@ class FreeRoom:
         return taken
 
 
+def _shape(job: Job) -> Shape | None:
+    """What jobs have in common that differ in nothing but their size. None: this one has more than trainers."""
+    return None if job.fixed or job.servers is not None else Shape(job.each, job.pools)
+
+
 def _next_host(spots: Sequence[int], count: int) -> int:
     """The fullest that takes all, else the emptiest; the first of equals."""
     emptiest = max(range(len(spots)), key=spots.__getitem__)
@@ -162,17 +170,6 @@ def _less_leaving(host: Host) -> Room:
     for leaving in host.leaving:
         room = room.minus(leaving.room)
     return room
-
-
-def taken_by_jobs(jobs: Iterable[Job]) -> dict[str, Room]:
-    """What the Pods of jobs that stay have, by host."""
-    taken: dict[str, Room] = {}
-    for job in jobs:
-        for host, count in job.placed.items():
-            taken[host] = taken.get(host, NOTHING).plus(job.each, count)
-        for host, room in job.fixed_placed.items():
-            taken[host] = taken.get(host, NOTHING).plus(room)
-    return taken
 
 
 # Quotas ------------------------------------------------------------------------------------------------------------
