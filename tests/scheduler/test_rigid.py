@@ -86,7 +86,7 @@ def test_fixed_pods_and_servers_are_part_of_the_gang() -> None:
     servers = Servers(each=room(4, 4), min=1, max=4, per_trainer=0.5)
     job = a_job("a", 2, 2, each=room(5, 5), fixed=fixed, servers=servers)
     found = fifo.plan(Snapshot.of(hosts(1, cores=15), [job]), 0.0, SETTINGS)
-    assert found.changes[0].fixed_hosts == {"master": {"host-0000": 1}, "ps": {"host-0000": 1}}
+    assert found.changes[0].fixed_hosts == {"master": {"host-0000": 1}, "pserver": {"host-0000": 1}}
     assert waits(fifo.plan(Snapshot.of(hosts(1, cores=14), [job]), 0.0, SETTINGS)) == [("a", 1, Code.TOO_LARGE)]
 
 

@@ -91,7 +91,7 @@ class Watched:
     def __init__(self, name: str) -> None:
         self.name = name
         self._inner = scheduler_named(name, SchedulerSettings())
-        self.is_rigid = self._inner.is_rigid
+        self.is_rigid, self.sees_progress = self._inner.is_rigid, self._inner.sees_progress
 
     def round(self, view: View) -> list[Act]:
         for at, free in enumerate(view.hosts.free):

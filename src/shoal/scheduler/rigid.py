@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shoal.scheduler.columns import Shape, taken_on_hosts
 from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason, Wait
+from shoal.scheduler.planning import servers_role
 from shoal.scheduler.rows import NOTHING, Host, Job, Quota, Room
 from shoal.scheduler.scores import footprint
 from shoal.scheduler.snapshot import Snapshot
@@ -122,7 +123,7 @@ class FreeRoom:
             hosts = self._take(job, job.servers.each, job.servers.beside(size), free, partly=partly)
             if hosts is None:
                 return None
-            fixed["ps"] = hosts
+            fixed[servers_role(job)] = hosts
         trainers = self._take(job, job.each, size, free, partly=partly)
         return None if trainers is None else (free, Found(trainers, fixed))
 

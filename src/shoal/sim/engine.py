@@ -144,8 +144,9 @@ class Simulation:
         self._round_at, self._last_round = None, self.clock.micros
         self.rounds += 1
         self._take_arrivals()
-        for job in list(self._present.values()):
-            self._settle(job)
+        if self._scheduler.sees_progress or not self._settings.reacts:
+            for job in list(self._present.values()):
+                self._settle(job)
         for job in self._finished_unseen:
             self._release(job)
         self._finished_unseen.clear()

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shoal.scheduler.actuation import Standing, TrainerPod, advance, arrive, carry_out, name_victims
+from shoal.scheduler.board import Board
 from shoal.scheduler.decisions import Action, Change, Wait
 from shoal.scheduler.policies import Policy
-from shoal.scheduler.rows import Host, Job, JobKey, Leaving, Room, ServicePod
+from shoal.scheduler.rows import NOTHING, Host, Job, JobKey, Leaving, Room, ServicePod
 from shoal.scheduler.settings import SchedulerSettings
-from shoal.scheduler.snapshot import Snapshot
 from shoal.sim.models import Model
 from shoal.sim.state import Hosts, PodState, SimJob
 from shoal.sim.workload import JobSpec
@@ -67,6 +67,8 @@ class Scheduler(Protocol):
     name: str
     is_rigid: bool
     """Its jobs train with all they asked for, or not at all."""
+    sees_progress: bool
+    """It looks into the models of jobs, which have to be up to date for that."""
 
     def round(self, view: View) -> Sequence[Act]: ...
 
@@ -75,6 +77,8 @@ class Scheduler(Protocol):
 
 
 class PolicyScheduler:
+    sees_progress = False
+
     def __init__(self, name: str, policy: Policy, settings: SchedulerSettings, *, is_rigid: bool) -> None:
         self.name = name
         self.is_rigid = is_rigid
@@ -82,26 +86,47 @@ class PolicyScheduler:
         """Who waits, and for what, as of the last round."""
         self._policy = policy
         self._settings = settings
+        self._board = Board()
         self._standings: dict[str, Standing] = {}
         self._rows: dict[str, Job] = {}
+        self._hosts: dict[int, Host] = {}
+        self._services: set[tuple[str, str]] = set()
         self._min_v = 0.0
 
     def round(self, view: View) -> Sequence[Act]:
-        capacity = Room()
-        for each, is_open in zip(view.hosts.capacity, view.hosts.open, strict=True):
-            capacity = capacity.plus(each) if is_open else capacity
-        for name in [name for name in self._rows if name not in view.jobs]:
-            del self._rows[name], self._standings[name]
-        for name, job in view.jobs.items():
-            self._observe(name, job, name in view.changed, capacity, view.now)
-        snapshot = Snapshot.of(_host_rows(view), self._rows.values(), view.services, min_v=self._min_v)
-        decisions = self._policy(snapshot, view.now, self._settings)
+        self._observe(view)
+        decisions = self._policy(self._board.snapshot(self._min_v), view.now, self._settings)
         self._min_v = decisions.min_v
         self.waits = decisions.waits
         return [act for change in decisions.changes if (act := self._act(change, view)) is not None]
 
-    def _observe(self, name: str, job: SimJob, changed: bool, capacity: Room, now: float) -> None:
-        """Bring the job's row and standing up to date. Nothing is made anew for a job to which nothing happened."""
+    def _observe(self, view: View) -> None:
+        """Bring rows and standings up to date. Nothing is made anew for what has not changed."""
+        for name in [name for name in self._rows if name not in view.jobs]:
+            self._board.drop_job(self._rows.pop(name).key)
+            del self._standings[name]
+        for at, name in enumerate(view.hosts.names):
+            self._observe_host(at, name, view)
+        capacity = Room()
+        for host in self._hosts.values():
+            capacity = capacity.plus(host.capacity) if host.open else capacity
+        for name, job in view.jobs.items():
+            self._observe_job(name, job, name in view.changed, capacity, view.now)
+        waiting = {(pod.namespace, pod.name) for pod in view.services}
+        for namespace, name in self._services - waiting:
+            self._board.drop_service(namespace, name)
+        for pod in view.services:
+            self._board.put_service(pod)
+        self._services = waiting
+
+    def _observe_host(self, at: int, name: str, view: View) -> None:
+        row = self._hosts.get(at) or Host(name=name, capacity=view.hosts.capacity[at])
+        others, leaving, is_open = view.others.get(at, NOTHING), tuple(view.leaving.get(at, ())), view.hosts.open[at]
+        if at not in self._hosts or (row.others, row.leaving, row.open) != (others, leaving, is_open):
+            self._hosts[at] = replace(row, others=others, leaving=leaving, open=is_open)
+            self._board.put_host(self._hosts[at])
+
+    def _observe_job(self, name: str, job: SimJob, changed: bool, capacity: Room, now: float) -> None:
         row = self._rows.get(name)
         if row is None:
             row = _new_row(job.spec)
@@ -112,16 +137,19 @@ class PolicyScheduler:
             row = _observed(row, job, standing)
             running = Room().plus(job.spec.each, row.running)
             standing = advance(standing, row, running, capacity, now, self._settings)
-            self._standings[name] = standing
-            self._rows[name] = _with_standing(row, standing)
+            self._stand(name, row, standing)
+
+    def _stand(self, name: str, row: Job, standing: Standing) -> None:
+        self._standings[name] = standing
+        self._rows[name] = _with_standing(row, standing)
+        self._board.put_job(self._rows[name])
 
     def _act(self, change: Change, view: View) -> Act | None:
         name = change.key.name
         standing = carry_out(self._standings[name], change, view.now)
         if standing is None:
             return None
-        self._standings[name] = standing
-        self._rows[name] = _with_standing(self._rows[name], standing)
+        self._stand(name, self._rows[name], standing)
         job = view.jobs[name]
         if change.action is Action.SUSPEND:
             return Resize(
@@ -190,20 +218,6 @@ def _trainer_pods(job: SimJob, hosts: Hosts) -> list[TrainerPod]:
     ]
 
 
-def _host_rows(view: View) -> list[Host]:
-    hosts = view.hosts
-    return [
-        Host(
-            name=name,
-            capacity=hosts.capacity[at],
-            others=view.others.get(at, Room()),
-            leaving=tuple(view.leaving.get(at, ())),
-            open=hosts.open[at],
-        )
-        for at, name in enumerate(hosts.names)
-    ]
-
-
 # Baselines of the simulator ----------------------------------------------------------------------------------------
 
 
@@ -230,6 +244,7 @@ class Placer(Protocol):
 
 class PlacingScheduler:
     is_rigid = False
+    sees_progress = True
 
     def __init__(self, name: str, place: Placer) -> None:
         self.name = name
