@@ -147,8 +147,8 @@ class _Decision:
         return not (self.spec.image or self.settings.training_image)
 
     def _budget(self, memory: TrainingMemory) -> int:
-        """Failures that the job survives: so many for each trainer that it may have."""
-        return self.spec.restarts * max(memory.target, self.spec.trainer.min)
+        """Failures that the job survives: so many for each trainer that it may have, or had until now."""
+        return self.spec.restarts * max(memory.target, self.before.target, self.spec.trainer.min)
 
     # The end ---------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class _Decision:
         if trainer.failure is not None:
             return Ending(success=False, reason="JobFailed", message=trainer.failure)
         budget = self._budget(memory)
-        if memory.failures > budget:
+        if memory.failures > max(budget, self.before.failures):  # a smaller job is not punished for what it survived
             why = self._last_failure()
             allowed = f"{budget} are allowed: {self.spec.restarts} for each trainer"
             message = f"{_how_many(memory.failures, 'failed')}, {allowed}{why}"
