@@ -57,7 +57,10 @@ def carry_out(standing: Standing, change: Change, now: Seconds) -> Standing | No
     if standing.target != change.before:
         return None
     waiting = now if change.action is Action.SUSPEND else None
-    return replace(standing, target=change.target, settling=True, waiting_since=waiting)
+    attained = standing.attained
+    if change.attained is not None:
+        attained = Attained(v=change.attained, at=now, rate=attained.rate)
+    return replace(standing, target=change.target, settling=True, waiting_since=waiting, attained=attained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,9 @@ class Change:
     reason: Reason
     beneficiary: str | None = None
     """Of a job that gives something up: who gets it."""
+    attained: float | None = None
+    """Of an admission: the service it is taken to have had so far. More than it had if it waited for very long: what it
+    is owed for waiting has an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ class Keys:
     waiting: list[float]
     """The key with which a job that waits is compared: at its least size, and owed no more than the lag cap."""
     service: Floats
-    """Attained service now."""
+    """Attained service now; of those that wait, with no more owed to them than the lag cap."""
     min_v: float
     weight: Ints
 
@@ -65,8 +65,7 @@ def cfs_keys(
     for job in bent:
         gang[job] = score(footprint(rows[job], int(jobs["least"][job])), capacity, settings)
 
-    v, min_v = attained(jobs, gang * scale, min_v, now, settings)
-    owed = np.where(jobs["target"] > 0, v, np.maximum(v, min_v - settings.lag_cap * gang * scale))
+    owed, min_v = attained(jobs, gang * scale, min_v, now, settings)
     per_cost = settings.horizon * scale
     base, slope = owed + per_cost * fixed, per_cost * each
 
@@ -75,7 +74,7 @@ def cfs_keys(
         return lambda n: start + factor * score(footprint(row, n), capacity, settings)
 
     return _finish(jobs, base, slope, np.zeros(len(jobs), np.int64), {job: bend(job) for job in bent},
-                   cfs_rank(jobs, weight), None, v, min_v, weight)  # fmt: skip
+                   cfs_rank(jobs, weight), None, owed, min_v, weight)  # fmt: skip
 
 
 def fulfillment_keys(
@@ -117,13 +116,14 @@ def attained(
     jobs: Records, gang: Floats, min_v: float, now: Seconds, settings: SchedulerSettings
 ) -> tuple[Floats, float]:
     """Service so far, and the least of it among admitted jobs, which never falls. A job that was never seen begins
-    there, with a debit. `gang` is what a second of its gang counts."""
+    there, with a debit; one that waits is owed no more than the lag cap. `gang` is what a second of its gang counts."""
     known: Bools = jobs["is_known"]
     v: Floats = jobs["v"] + jobs["rate"] * np.maximum(0.0, now - jobs["at"])
     admitted = v[known & (jobs["target"] > 0)]
     if len(admitted):
         min_v = max(min_v, float(admitted.min()))
-    return np.where(known, v, max(0.0, min_v) + settings.start_debit * gang), min_v
+    v = np.where(known, v, max(0.0, min_v) + settings.start_debit * gang)
+    return np.where(jobs["target"] > 0, v, np.maximum(v, min_v - settings.lag_cap * gang)), min_v
 
 
 def cfs_rank(jobs: Records, weight: Ints) -> list[int]:

@@ -253,6 +253,7 @@ class Round:
                 mandatory=draft.is_mandatory,
                 reason=draft.reason,
                 beneficiary=draft.beneficiary,
+                attained=float(self.keys.service[job]) if before == 0 else None,
             )
 
 
