@@ -15,7 +15,7 @@ from tests.cluster.training import PATIENCE, SCRIPT, Training
 from tests.cluster.training_jobs import TrainingJobs
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
-SAMPLES = 24_000
+SAMPLES = 30_000
 
 
 @pytest.fixture(scope="module")

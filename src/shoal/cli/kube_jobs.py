@@ -36,7 +36,7 @@ from shoal.platforms.kubernetes.objects import EVENTS, PODS, Event, Kind, Pod
 T = TypeVar("T")
 Json = dict[str, Any]
 MANAGER = "shoal-cli"
-KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES)}
+KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES, TRAINING_JOBS)}
 GROUP = "elastic.iml.github.io"
 
 
@@ -135,19 +135,31 @@ def get(names: Sequence[str], *, output: str) -> Callable[[Cluster], Awaitable[N
 
 async def _jobs(cluster: Cluster, names: Sequence[str]) -> list[Json]:
     if names:
-        return [await _named(cluster, name) for name in names]
-    return list((await cluster.client.list(ELASTIC_JOBS, namespace=cluster.scope)).items)
+        return [(await _named(cluster, name))[1] for name in names]
+    found = list((await cluster.client.list(ELASTIC_JOBS, namespace=cluster.scope)).items)
+    with suppress(NotServed):  # a cluster from before there were any
+        listed = (await cluster.client.list(TRAINING_JOBS, namespace=cluster.scope)).items
+        found += [{"kind": TRAINING_JOBS.kind, "apiVersion": TRAINING_JOBS.api_version, **each} for each in listed]
+    return found
 
 
-async def _named(cluster: Cluster, name: str) -> Json:
+async def _named(cluster: Cluster, name: str) -> tuple[Kind[Json], Json]:
+    """The job of that name, and its kind. An ElasticJob comes first where there are both."""
+    for kind in (ELASTIC_JOBS, TRAINING_JOBS):
+        try:
+            return kind, await cluster.client.get(kind, name, namespace=cluster.namespace)
+        except NotFound:
+            continue
+        except NotServed:
+            if kind is ELASTIC_JOBS:
+                raise
+    raise ShoalError(f"no job named {clean(name)} in namespace {cluster.namespace}")
+
+
+def _job(found: Json) -> ElasticJob | TrainingJob:
     try:
-        return await cluster.client.get(ELASTIC_JOBS, name, namespace=cluster.namespace)
-    except NotFound as exc:
-        raise ShoalError(f"no job named {clean(name)} in namespace {cluster.namespace}") from exc
-
-
-def _job(found: Json) -> ElasticJob:
-    try:
+        if found.get("kind") == TRAINING_JOBS.kind:
+            return msgspec.convert(found, TrainingJob)
         return msgspec.convert(found, ElasticJob)
     except msgspec.ValidationError as exc:
         name = found.get("metadata", {}).get("name")
@@ -164,11 +176,15 @@ def _print_objects(found: Sequence[Json], output: str, *, single: bool) -> None:
 
 def describe(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        found = await _named(cluster, name)
+        _, found = await _named(cluster, name)
         if output in ("json", "yaml"):
             _print_objects([found], output, single=True)
             return
         job = _job(found)
+        if isinstance(job, TrainingJob):
+            events = await _events(cluster, job.metadata)
+            print("\n".join(kube_text.describe_training(job, events, datetime.now(UTC))))
+            return
         plans = await _plans(cluster, name)
         auto = next((plan for plan in plans if plan.metadata.name == f"{name}-auto"), None)
         pods = (auto.status.pods or []) if auto is not None and auto.status is not None else []
@@ -194,25 +210,12 @@ def why(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
 
 async def _why(cluster: Cluster, name: str) -> list[str]:
     now = datetime.now(UTC)
-    try:
-        found = await _named(cluster, name)
-    except ShoalError:
-        training = await _training_job(cluster, name)
-        if training is None:
-            raise
-        return kube_text.why_training(training, await _events_of_job(cluster, training.metadata), now)
+    _, found = await _named(cluster, name)
     job = _job(found)
-    return kube_text.why(job, await _plans(cluster, name), await _events_of_job(cluster, job.metadata), now)
-
-
-async def _training_job(cluster: Cluster, name: str) -> TrainingJob | None:
-    try:
-        found = await cluster.client.get(TRAINING_JOBS, name, namespace=cluster.namespace)
-        return msgspec.convert(found, TrainingJob)
-    except NotFound:
-        return None
-    except msgspec.ValidationError as exc:
-        raise ShoalError(f"job {clean(name)}: it is not as this release of Shoal knows jobs: {exc}") from exc
+    events = await _events_of_job(cluster, job.metadata)
+    if isinstance(job, TrainingJob):
+        return kube_text.why_training(job, events, now)
+    return kube_text.why(job, await _plans(cluster, name), events, now)
 
 
 async def _events_of_job(cluster: Cluster, meta: ObjectMeta) -> list[kube_text.EventLine]:
@@ -312,20 +315,22 @@ async def _show(cluster: Cluster, job: str, pod: Pod, *, follow: bool, prefixed:
 
 def scale(name: str, count: int) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        await _named(cluster, name)
-        await cluster.client.set_scale(ELASTIC_JOBS, name, count, namespace=cluster.namespace)
-        print(f"{name}: worker={count} asked for; `shoal why {name}` tells what comes of it")
+        kind, _ = await _named(cluster, name)
+        await cluster.client.set_scale(kind, name, count, namespace=cluster.namespace)
+        asked = f"worker={count} asked for" if kind is ELASTIC_JOBS else f"at most {count} trainers"
+        print(f"{name}: {asked}; `shoal why {name}` tells what comes of it")
 
     return do
 
 
 def suspend(name: str, *, on: bool) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        job = _job(await _named(cluster, name))
+        kind, found = await _named(cluster, name)
+        job = _job(found)
         if bool(job.spec.suspend) == on:
             print(f"{name}: it is {'suspended already' if on else 'not suspended'}")
             return
-        await cluster.client.patch(ELASTIC_JOBS, name, Merge({"spec": {"suspend": on}}), namespace=cluster.namespace)
+        await cluster.client.patch(kind, name, Merge({"spec": {"suspend": on}}), namespace=cluster.namespace)
         print(f"{name}: {'suspended: its Pods are drained and end' if on else 'resumed'}")
 
     return do
@@ -335,9 +340,10 @@ def stop(name: str, *, now: bool) -> Callable[[Cluster], Awaitable[None]]:
     """The end of a job on Kubernetes is the end of its object: all it owns goes with it."""
 
     async def do(cluster: Cluster) -> None:
-        job = _job(await _named(cluster, name))
+        kind, found = await _named(cluster, name)
+        job = _job(found)
         await cluster.client.delete(
-            ELASTIC_JOBS, name, namespace=cluster.namespace, uid=job.metadata.uid, grace_seconds=0 if now else None
+            kind, name, namespace=cluster.namespace, uid=job.metadata.uid, grace_seconds=0 if now else None
         )
         print(f"{name}: deleted, and its Pods with it; `shoal suspend` would have kept it")
 

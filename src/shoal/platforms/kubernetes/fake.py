@@ -301,7 +301,7 @@ class FakeApiServer:
         obj = self.store.get(shelf, key)
         wanted_path, actual_path = (path.split(".") for path in shelf.served.scale)
         if request.method in ("PUT", "PATCH"):
-            change: Json = {"replicas": (await _body(request))["spec"]["replicas"]}
+            change: Json = {wanted_path[-1]: (await _body(request))["spec"]["replicas"]}
             for field in reversed(wanted_path[:-1]):
                 change = {field: change}
             obj = self.store.patch(shelf, key, "application/merge-patch+json", change, None)
