@@ -24,6 +24,7 @@ from shoal.api.trainingjob import MasterSpec, TrainerSpec, TrainingJobSpec, Trai
 from shoal.cli.flags import Flag
 from shoal.cli.operator import FLAGS as OPERATOR_FLAGS
 from shoal.cli.run_flags import FLAGS
+from shoal.cli.simulate import FLAGS as SIMULATE_FLAGS
 from shoal.core.exits import (
     EXIT_DO_NOT_RESTART,
     EXIT_LEFT,
@@ -174,6 +175,7 @@ TABLES = {
     "exit-codes": exit_codes,
     "flags": flags,
     "operator-flags": lambda: flags(OPERATOR_FLAGS),
+    "simulate-flags": lambda: flags(SIMULATE_FLAGS),
 }
 PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
