@@ -192,6 +192,14 @@ def test_jobs_that_share_a_host_disturb_each_other_only_if_both_are_spread() -> 
     assert loud.jobs[0].completion_seconds > calm.jobs[0].completion_seconds + 500  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("policy", ["tiresias", "cfs", "static"])
+def test_every_job_survives_hosts_that_fail_all_the_time(policy: str) -> None:
+    jobs = [job(f"j{at}", submitted=100 * at, size=1 + at % 5, duration=2_000) for at in range(10)]
+    web = ServiceSpec(name="web", each=Room(cpu=1_000, memory=GIBIBYTE, gpu=1), low=0, high=3, period=4_000.0)
+    found = run(*jobs, policy=policy, hosts=4, host_mtbf=6_000.0, host_repair=400.0, services=(web,), seed=1)
+    assert found.measures.finished == 10
+
+
 # Models ----------------------------------------------------------------------------------------------------
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from shoal.scheduler.rows import Leaving, Room
+from shoal.sim.books import Books
 from shoal.sim.clock import VirtualClock
-from shoal.sim.recorder import Gauge, jain, measure
-from shoal.sim.report import JobOutcome, Run, Series
+from shoal.sim.report import Run
 from shoal.sim.scheduling import Act, Relocate, Resize, Scheduler, View
 from shoal.sim.services import Service
 from shoal.sim.state import Hosts, Pod, PodState, SimJob
@@ -27,8 +27,6 @@ SECOND = 1_000_000
 FOREVER = 10**18
 STALLED_ROUNDS = 1_000
 """When nothing runs, nothing arrives and so many rounds in a row changed nothing, nothing ever will."""
-MOST_ALLOCATIONS = 10_000
-"""With more jobs than this, what each of them held over time is not kept."""
 
 Tell = Callable[[int, int, float], None]
 """Jobs that have ended, jobs in all, and the simulated time."""
@@ -39,13 +37,10 @@ class Simulation:
         self.clock = VirtualClock()
         self.hosts = Hosts(workload.hosts)
         self.rounds = 0
-        self._workload = workload
         self._scheduler = scheduler
         self._settings = settings
         self._seed = seed
-        self._capacity = workload.capacity
         self._all = workload.jobs
-        self._outcomes: list[JobOutcome | None] = [None] * len(workload.jobs)
         self._arrived = 0
         self._present: dict[str, SimJob] = {}
         self._changed: set[str] = set()
@@ -59,11 +54,7 @@ class Simulation:
         self._busy_until = 0.0
         self._finished_unseen: list[SimJob] = []
         self._services = [Service(spec) for spec in workload.services]
-        self._held = Gauge()
-        self._effective = Gauge()
-        self._jain = Gauge()
-        self._missing = Gauge()
-        self._held_by_services = 0.0
+        self._books = Books(workload)
 
     # The run -------------------------------------------------------------------------------------------------------
 
@@ -82,7 +73,7 @@ class Simulation:
                 tell(self._ended, len(self._all), self.now)
         if tell is not None:
             tell(self._ended, len(self._all), self.now)
-        return self._report()
+        return self._close()
 
     def _stop(self) -> None:
         self._stopped = True
@@ -113,8 +104,7 @@ class Simulation:
     def _take_arrivals(self) -> bool:
         before = self._arrived
         if before == 0:
-            self._held.forget(self.now)  # what services held before the first job is no part of the run
-            self._missing.forget(self.now)
+            self._books.open(self.now)
         while self._arrived < len(self._all) and self._all[self._arrived].submitted <= self.now:
             spec = self._all[self._arrived]
             self._present[spec.name] = SimJob(spec, spec.model(), self._arrived)
@@ -153,7 +143,7 @@ class Simulation:
         acts = self._scheduler.round(self._view()) if self._present else []
         self._changed.clear()
         self._carry_out(acts)
-        self._note_fairness()
+        self._books.share(self._present.values(), self.now)
         idle = not acts and not self._pending and not any(job.world for job in self._present.values())
         self._stalled = self._stalled + 1 if idle else 0
         self._busy_until = self._busy_until if idle else self.now
@@ -217,7 +207,8 @@ class Simulation:
         """Give hosts to Pods that have none, services first."""
         for service in self._services:
             service.bind(self.hosts)
-        self._note_services()
+        if self._services:
+            self._books.serve(self._services, self.now)
         for job, pod in list(self._pending.values()):
             host = self.hosts.choose(pod.each, pod.wanted)
             if host is None:
@@ -225,7 +216,7 @@ class Simulation:
             del self._pending[pod.name]
             pod.host, pod.state = host, PodState.STARTING
             self.hosts.take(host, pod.each)
-            self._hold(job, +1)
+            self._books.hold(job, +1, self.now)
             if self._settings.pod_start > 0:
                 self._at(self.now + self._settings.pod_start, self._starter(job, pod))
             else:
@@ -264,7 +255,7 @@ class Simulation:
         if pod.host is not None:
             self._leaving.get(pod.host, {}).pop(pod.name, None)
             self.hosts.give_back(pod.host, pod.each)
-            self._hold(job, -1)
+            self._books.hold(job, -1, self.now)
             pod.host = None
 
     # Worlds --------------------------------------------------------------------------------------------------------
@@ -291,7 +282,7 @@ class Simulation:
             pause = self._settings.resize if was_training else self._settings.startup
             job.blocked_until = self.now + pause
             self._expect(job)
-        self._note_effective(job)
+        self._note_training(job)
 
     def _expect(self, job: SimJob) -> None:
         """Be there when the world begins to make progress, and when it ends."""
@@ -299,13 +290,13 @@ class Simulation:
 
         def begin() -> None:
             if job.generation == generation:
-                self._note_effective(job)
+                self._note_training(job)
 
         def end() -> None:
             if job.generation != generation or job.finished is not None:
                 return
             if not self._settings.reacts:  # nobody sees it before the next round
-                self._count_effective(job, 0.0)
+                self._books.train(job, 0, self.now)
                 return
             self._settle(job)
             if job.finished is None:  # a rounding error short of what was foreseen
@@ -330,7 +321,7 @@ class Simulation:
     def _finish(self, job: SimJob, at: float) -> None:
         job.finished = at
         self._ended += 1
-        self._note_effective(job)
+        self._note_training(job)
         if self._settings.reacts:
             self._release(job)
             self._bind()
@@ -343,7 +334,7 @@ class Simulation:
         for pod in list(job.pods.values()):
             self._remove(job, pod)
         job.enter(())
-        self._outcomes[job.order] = self._outcome(job)
+        self._books.close_job(job, self.now)
         del self._present[job.spec.name]
         self._changed.discard(job.spec.name)
 
@@ -420,85 +411,16 @@ class Simulation:
                 taken[host] = taken.get(host, Room()).plus(room)
         return taken
 
-    def _note_services(self) -> None:
-        if not self._services:
-            return
-        held = sum(self._share(pod.each) for service in self._services for pod in service.pods if pod.host is not None)
-        self._held.add(self.now, held - self._held_by_services)
-        self._held_by_services = held
-        self._missing.set(self.now, sum(len(service.homeless()) for service in self._services))
-
     # What is written down ------------------------------------------------------------------------------------------
 
-    def _share(self, each: Room) -> float:
-        """GPUs, or cores where the cluster has none."""
-        return float(each.gpu) if self._capacity.gpu else each.cpu / 1_000
+    def _note_training(self, job: SimJob) -> None:
+        trains = job.finished is None and self.now >= job.blocked_until
+        self._books.train(job, len(job.world) if trains else 0, self.now)
 
-    def _hold(self, job: SimJob, pods: int) -> None:
-        self._held.add(self.now, pods * self._share(job.spec.each))
-        job.held.add(self.now, pods)
-
-    def _note_effective(self, job: SimJob) -> None:
-        trains = job.world and job.finished is None and self.now >= job.blocked_until
-        self._count_effective(job, len(job.world) * self._share(job.spec.each) if trains else 0.0)
-
-    def _count_effective(self, job: SimJob, value: float) -> None:
-        self._effective.add(self.now, value - job.effective)
-        job.effective = value
-
-    def _note_fairness(self) -> None:
-        """Of those in the system: what each holds beside an equal share, or beside all it could use if that is less."""
-        if not self._present:
-            return
-        share = self._share(self._capacity) / len(self._present)
-        parts = []
+    def _close(self) -> Run:
+        for job in self._finished_unseen:
+            self._release(job)
         for job in self._present.values():
-            each = self._share(job.spec.each)
-            parts.append(job.held.value * each / min(share, job.spec.max * each or share))
-        self._jain.set(self.now, jain(parts) or 0.0)
-
-    def _report(self) -> Run:
-        if self._finished_unseen:
-            for job in self._finished_unseen:
-                self._release(job)
-        for job in list(self._present.values()):
-            self._outcomes[job.order] = self._outcome(job)
-        outcomes = tuple(
-            JobOutcome(name=spec.name, submitted=spec.submitted, application=spec.application) if had is None else had
-            for spec, had in zip(self._all, self._outcomes, strict=True)
-        )
-        start = self._all[0].submitted if self._all else 0.0
+            self._books.close_job(job, self.now)
         end = self._busy_until if self._is_stalled else self.now
-        span, whole = max(end - start, 1e-9), self._share(self._capacity)
-        measures = measure(
-            outcomes,
-            utilisation=self._held.integral(end) / span / whole,
-            effective_utilisation=self._effective.integral(end) / span / whole,
-            jain=self._jain.integral(end) / span if outcomes else None,
-        )
-        return Run(
-            policy=self._scheduler.name,
-            workload=self._workload.name,
-            seed=self._seed,
-            measures=measures,
-            jobs=outcomes,
-            capacity=whole,
-            utilisation=self._held.series(whole),
-            effective=self._effective.series(whole),
-            events=self.clock.events,
-            rounds=self.rounds,
-            simulated_seconds=end,
-            extra={"service Pods missing": self._missing.integral(end) / span} if self._services else {},
-        )
-
-    def _outcome(self, job: SimJob) -> JobOutcome:
-        return JobOutcome(
-            name=job.spec.name,
-            submitted=job.spec.submitted,
-            started=job.started,
-            finished=job.finished,
-            moves=job.moves,
-            gpu_seconds=job.held.integral(self.now) * self._share(job.spec.each),
-            application=job.spec.application,
-            allocation=job.held.series() if len(self._all) <= MOST_ALLOCATIONS else Series(),
-        )
+        return self._books.close(self._scheduler.name, self._seed, end, events=self.clock.events, rounds=self.rounds)

@@ -252,11 +252,19 @@ class PlacingScheduler:
         self._before: Allocation = {}
 
     def round(self, view: View) -> Sequence[Act]:
-        before = {name: hosts for name, hosts in self._before.items() if name in view.jobs}
-        gpus = [each.gpu if is_open else 0 for each, is_open in zip(view.hosts.capacity, view.hosts.open, strict=True)]
+        hosts = view.hosts
+        before = {
+            name: places
+            for name, places in self._before.items()
+            if name in view.jobs and all(hosts.open[host] for host in places)
+        }
+        gpus = [
+            each.gpu - view.others.get(at, NOTHING).gpu if hosts.open[at] else 0
+            for at, each in enumerate(hosts.capacity)
+        ]
         self._before = self._place(view.now, view.jobs, before, gpus)
         return [
             Relocate(job=name, hosts=self._before.get(name, ()))
-            for name in view.jobs
-            if self._before.get(name, ()) != before.get(name, ())
+            for name, job in view.jobs.items()
+            if self._before.get(name, ()) != before.get(name, ()) or (job.pods and name not in self._before)
         ]

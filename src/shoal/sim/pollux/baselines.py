@@ -143,6 +143,8 @@ def _take_emptiest(left: list[int], count: int) -> tuple[int, ...]:
     while len(taken) < count:
         host = max(range(len(left)), key=left.__getitem__)
         here = min(left[host], count - len(taken))
+        if here <= 0:
+            break  # a host was lost, or a service came: the rest has to wait
         taken += [host] * here
         left[host] -= here
     return tuple(taken)
