@@ -26,7 +26,11 @@ def test_the_seeds_job_is_elastic_fault_tolerant_and_has_a_master_of_ours() -> N
     spec = meaning(example("seed-trainingjob"))
     assert (spec.trainer.min, spec.trainer.max, spec.is_elastic, spec.fault_tolerant) == (3, 6, True, True)
     assert spec.trainer.resource == Resource(cpu=0.5, memory=600, gpu_num=1)
-    assert (spec.image, spec.workspace, spec.passes) == (None, "/home/job-1/", 1)
+    assert (spec.image, spec.workspace, spec.passes) == (
+        None,
+        example("seed-trainingjob")["spec"]["trainer"]["workspace"],
+        1,
+    )
     assert spec.is_ours
     assert not spec.servers_follow  # three at least and three at most
     assert [(part.role, part.min) for part in spec.parts] == [("master", 1), ("etcd", 1), ("pserver", 3)]

@@ -71,7 +71,8 @@ class TrainingJobs:
         """Until so many Pods of each role run, and no others are there. Returns them."""
 
         def look(items: list[Object]) -> list[Object] | None:
-            live = [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
+            ours = [pod for pod in items if "elastic.iml.github.io/job-kind" in pod["metadata"]["labels"]]
+            live = [pod for pod in ours if "deletionTimestamp" not in pod["metadata"]]
             live = [pod for pod in live if pod["status"].get("phase") not in ("Succeeded", "Failed")]
             found: dict[str, int] = {}
             for pod in live:

@@ -4,7 +4,7 @@
       image: trainer
       trainer:
         entrypoint: "python train.py"
-        workspace: "/home/job-1/"
+        workspace: "/workspace/job-1/"
         min-instance: 3
         max-instance: 6
         resources: {requests: {cpu: "500m", memory: "600Mi"}}
