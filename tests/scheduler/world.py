@@ -51,7 +51,7 @@ class Has:
     fixed: dict[str, Room] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(repr=False)
 class World:
     hosts: dict[str, Host]
     jobs: dict[JobKey, Job]
@@ -65,6 +65,9 @@ class World:
     has: dict[JobKey, Has] = field(default_factory=dict)
     log: list[tuple[float, Change]] = field(default_factory=list)
     capacity: Room = Room()  # noqa: RUF009
+
+    def __repr__(self) -> str:
+        return f"World(hosts={list(self.hosts.values())}, jobs={self.rows()}, services={self.services}, now={self.now})"
 
     @classmethod
     def of(cls, hosts: Iterable[Host], jobs: Iterable[Job], **more: object) -> "World":
