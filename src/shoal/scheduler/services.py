@@ -25,7 +25,10 @@ def serve(plan: Round) -> ServicePod | None:
         position, waits = _serve_one(plan, pod)
         if position == NOWHERE:
             continue
-        plan.view.take(position, pod.each)
+        if pod.nominated is None:
+            plan.view.take(position, pod.each)
+        else:
+            plan.view.keep(position, pod.each)  # Kubernetes is clearing the host: what is there counts until it is gone
         plan.view.take_from_bare(position, pod.each)
         if waits and holds_up is None:
             holds_up = pod
