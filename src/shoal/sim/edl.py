@@ -6,21 +6,23 @@ cluster shared with a service: 400 nginx Pods, of which 300 leave by and by and 
 experiment was published with averages; what is wanted here is also what the averages hide: how evenly the trainers
 are shared, how many jobs can train at all, and whether the service gets its Pods back.
 
-The policies are those of production, on a simulated Kubernetes (`shoal.sim.kube`). `upstream` reproduces what was
-published (`gate` says how closely), `static` is its arm without elasticity, and `goals` say what ours has to reach.
+The policies are those of production, on a simulated Kubernetes (`shoal.sim.kube`). `static` and `upstream` are the two
+arms that were published, `cfs` is ours; `shoal.sim.edl_goals` says what each has to come out as.
 """
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from shoal.scheduler.policies import Policy
+from shoal.core.errors import BadInput
+from shoal.scheduler.policies import Policy, UnknownPolicy, policy
 from shoal.scheduler.rows import Job, JobKey, Part, Room
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.sim.clock import VirtualClock
+from shoal.sim.edl_goals import gate, goals
 from shoal.sim.kube import MICROS, PUBLISHED, Kube, KubeSettings, Pod, PodSet
 from shoal.sim.operated import TRAINER, Operated, Training
-from shoal.sim.report import JobOutcome, Measures, Run, Series
+from shoal.sim.report import Check, JobOutcome, Measures, Report, Run, Series
 
 # What was in it ----------------------------------------------------------------------------------------------------
 
@@ -100,6 +102,8 @@ OFF_PEAK = (300.0, 370.0)
 RAMP = (390.0, 694.0)
 SHARED_AT = 500.0
 LAST_RAMP = 574.0
+SAMPLED = 10.0
+"""Seconds between two looks, where a number is not integrated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +117,66 @@ class Arm:
     """Without elasticity: jobs have the size they were submitted with."""
     admits: bool = True
     """False: Pods are made as the job is submitted, as the original did, and rounds come only with the clock."""
+
+
+HORIZON = 3_600.0
+"""Of `cfs` here. With the usual ten minutes, jobs that came first would pay back what they had more within the time of
+the experiment, and have less than others at its end."""
+HEADROOM = Room(cpu=300_000)
+"""What 100 nginx Pods need: one step of the ramp."""
+WITH_HEADROOM = "cfs+headroom"
+USUAL = ("static", "upstream", "cfs", WITH_HEADROOM)
+
+
+def arm_of(name: str) -> Arm:
+    """The arm that runs a policy as the experiment needs it."""
+    match name:
+        case "static":
+            settings = SchedulerSettings(policy=name, gang=False)
+            return Arm(label=name, policy=policy(name, sim=True), settings=settings, is_static=True)
+        case "upstream":
+            return Arm(label=name, policy=policy(name, sim=True), admits=False)
+        case _:
+            ours = SchedulerSettings(horizon=HORIZON, lag_cap=HORIZON)
+            if name == WITH_HEADROOM:
+                ours = replace(ours, service_headroom=HEADROOM)
+            try:
+                found = policy(name.removesuffix("+headroom"), sim=True)
+            except UnknownPolicy as exc:
+                raise BadInput(f"--policy: {exc}; or {WITH_HEADROOM}") from exc
+            return Arm(label=name, policy=found, settings=ours)
+
+
+def run_edl(
+    cases: Sequence[str] = (), policies: Sequence[str] = (), seeds: Sequence[int] = (0,), *, mix: str = USUAL_MIX
+) -> Report:
+    """The experiment: all cases and the usual arms, or those that are named."""
+    numbers = [_case_of(name) for name in cases or map(str, CASES)]
+    arms = [arm_of(name) for name in policies or USUAL]
+    runs: list[Run] = []
+    checks: list[Check] = []
+    for number in numbers:
+        own = {
+            arm.label: [run_case(CASES[number], arm, seed, mix=mix) for seed in seeds]
+            for arm in arms
+            if number == 2 or arm.label != WITH_HEADROOM
+        }
+        runs += [run for group in own.values() for run in group]
+        checks += gate(number, own.get("static", ()), own.get("upstream", ()))
+        checks += goals(number, own.get("cfs", ()), own.get("upstream", ()), own.get(WITH_HEADROOM, ()))
+    return Report(
+        title=f"The EDL experiment, mean of {len(seeds)} runs" if len(seeds) > 1 else "The EDL experiment, one run",
+        runs=tuple(runs),
+        settings={"experiment": "edl", "hosts": mix, "seeds": list(seeds), "horizon": HORIZON},
+        checks=tuple(checks),
+        notes=(f"cfs looks {HORIZON:g} s ahead here; {WITH_HEADROOM} keeps {HEADROOM.cpu / 1_000:g} cores free.",),
+    )
+
+
+def _case_of(name: str) -> int:
+    if not name.isdecimal() or int(name) not in CASES:
+        raise BadInput(f"--case wants {' or '.join(map(str, CASES))}, got {name!r}")
+    return int(name)
 
 
 # One run -----------------------------------------------------------------------------------------------------------
@@ -279,6 +343,19 @@ def jain(shares: Iterable[float]) -> float:
     return sum(values) ** 2 / (len(values) * squares) if squares else 0.0
 
 
+def _mean_jain(trainers: Iterable[Series]) -> float:
+    """Over the averaged time, of the jobs that are there."""
+    series = list(trainers)
+    found = []
+    moment = AVERAGED[0]
+    while moment < AVERAGED[1]:
+        moment += SAMPLED
+        there = [each for each in series if each.times[0] <= moment]
+        if there:
+            found.append(jain(value_at(each, moment) for each in there))
+    return sum(found) / len(found)
+
+
 def value_at(series: Series, moment: float) -> float:
     value = 0.0
     for at, new in zip(series.times, series.values, strict=True):
@@ -316,10 +393,10 @@ def _run(
     if case.services:
         extra |= _service(case, used, record.nginx.series())
     return Run(
-        policy=arm.label,
+        policy=f"{case.number}: {arm.label}",
         workload=f"EDL case {case.number}: {case.title}" + ("" if mix == USUAL_MIX else f" ({mix})"),
         seed=seed,
-        measures=_measures(case, used, effective, trainers, outcomes),
+        measures=_measures(used, effective, trainers, outcomes),
         jobs=outcomes,
         capacity=float(CORES),
         utilisation=used,
@@ -365,7 +442,7 @@ def _outcome(
 
 
 def _measures(
-    case: Case, used: Series, effective: Series, trainers: Mapping[str, Series], outcomes: Sequence[JobOutcome]
+    used: Series, effective: Series, trainers: Mapping[str, Series], outcomes: Sequence[JobOutcome]
 ) -> Measures:
     waits = [job.wait_seconds for job in outcomes if job.wait_seconds is not None]
     return Measures(
@@ -378,7 +455,7 @@ def _measures(
         wait_mean=sum(waits) / len(waits) if waits else None,
         utilisation=used.mean(*AVERAGED),
         effective_utilisation=effective.mean(*AVERAGED),
-        jain=jain(value_at(series, SHARED_AT) for series in trainers.values()),
+        jain=_mean_jain(trainers.values()),
         moves_per_job=sum(job.moves for job in outcomes) / max(1, len(outcomes)),
         gangs_started=sum(job.started is not None for job in outcomes),
     )

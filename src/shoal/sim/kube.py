@@ -6,8 +6,8 @@ take those that do the least. Pods without a host are tried one after the other,
 one that fits nowhere comes back after a wait that doubles.
 
 Everything happens on a `VirtualClock`, and everything that takes time ends on a whole second: what falls into the same
-second happens together, older Pods first. Chance (how long a start takes, which of two equal hosts) comes from one
-seeded generator. What the cluster is told to do comes from outside, and what changed is told to `watch`.
+second happens together, older Pods first. Chance (which of two equal hosts) comes from a seeded generator. What the
+cluster is told to do comes from outside, and what changed is told to `watch`.
 """
 
 import random
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shoal.scheduler.rows import NOTHING, Room
+from shoal.scheduler.rows import Room
 from shoal.sim.clock import VirtualClock
 
 MICROS = 1_000_000
@@ -34,16 +34,15 @@ class Phase(StrEnum):
 class KubeSettings:
     """Times are seconds."""
 
-    start: tuple[float, float] = (1.2, 2.8)
-    """From the binding of a Pod until it runs: between these."""
+    start: float = 2.0
+    """From the binding of a Pod until it runs."""
     first_back_off: float = 1.0
     most_back_off: float = 60.0
     """A Pod that fits nowhere is tried again after the first, then after twice that, up to the most."""
     retries_on_room: bool = False
     """A Pod that fits nowhere is also tried when another one goes, once its back-off is over: as of Kubernetes 1.20."""
     obeys_priority: bool = False
-    """Pods of higher priority are tried first, and room named for one (`nominate`) is kept from lower ones. Kubernetes
-    1.6, of the published experiment, did neither."""
+    """Of Pods that are tried together, those of higher priority come first."""
 
 
 PUBLISHED = KubeSettings()
@@ -61,7 +60,6 @@ class Pod:
     created: float
     prefer: int | None = None
     """The host it should go to if it fits there (a preferred node affinity)."""
-    nominated: int | None = None
     host: int | None = None
     phase: Phase = Phase.PENDING
     ends: float | None = None
@@ -116,8 +114,6 @@ class Kube:
         self.capacity = list(hosts.values())
         self.cpu_free = [room.cpu for room in self.capacity]
         self.memory_free = [room.memory for room in self.capacity]
-        self.kept = [NOTHING] * len(self.capacity)
-        """By host: what nominated Pods without a host need there."""
         self.settings = settings
         self.index = {name: number for number, name in enumerate(self.names)}
         self._chance = chance
@@ -168,19 +164,11 @@ class Kube:
         if pod.is_leaving or pod.phase is Phase.GONE:
             return
         pod.ends = self.now if pod.host is None else self.now + pod.of.grace
-        self._forget_nomination(pod)
         if pod.host is None:
             self._gone(pod)
         else:
             self._watch(pod)
             self.after(pod.of.grace, lambda: self._gone(pod))
-
-    def nominate(self, pod: Pod, host: str) -> None:
-        """Name the host that is being cleared for a Pod."""
-        self._forget_nomination(pod)
-        if pod.host is None and not pod.is_leaving:
-            pod.nominated = self.index[host]
-            self.kept[pod.nominated] = self.kept[pod.nominated].plus(pod.of.each)
 
     # what happens in it -------------------------------------------------------------------------------------------
 
@@ -216,10 +204,9 @@ class Kube:
     def _try(self, pod: Pod) -> None:
         host = self._choose(pod)
         if host is not None:
-            self._forget_nomination(pod)
             self._bind(pod, host)
             self._watch(pod)
-            self.after(self._chance.uniform(*self.settings.start), lambda: self._started(pod))
+            self.after(self.settings.start, lambda: self._started(pod))
             return
         first = pod.tried is None
         pod.tried = self.now
@@ -238,20 +225,13 @@ class Kube:
         if max(self.cpu_free, default=-1) < cpu:
             return None
         fits = [i for i, free in enumerate(self.cpu_free) if free >= cpu and self.memory_free[i] >= memory]
-        if self.settings.obeys_priority and pod.of.priority < 0:
-            fits = [i for i in fits if self._fits_beside_the_nominated(i, pod.of.each)]
         if not fits:
             return None
-        for named in (pod.nominated, pod.prefer):
-            if named in fits:
-                return named
+        if pod.prefer in fits:
+            return pod.prefer
         marks = [self._emptiness(i, cpu, memory) for i in fits]
         best = max(marks)
         return self._chance.choice([i for i, mark in zip(fits, marks, strict=True) if mark == best])
-
-    def _fits_beside_the_nominated(self, host: int, each: Room) -> bool:
-        kept = self.kept[host]
-        return self.cpu_free[host] - kept.cpu >= each.cpu and self.memory_free[host] - kept.memory >= each.memory
 
     def _emptiness(self, host: int, cpu: int, memory: int) -> float:
         whole = self.capacity[host]
@@ -284,11 +264,6 @@ class Kube:
         for pod in resting.values():
             wait = max(0.0, (pod.tried or 0.0) - self.now)
             self.after(wait, lambda pod=pod: self._enqueue(pod))  # type: ignore[misc]
-
-    def _forget_nomination(self, pod: Pod) -> None:
-        if pod.nominated is not None:
-            self.kept[pod.nominated] = self.kept[pod.nominated].minus(pod.of.each)
-            pod.nominated = None
 
 
 def _spread(hosts: Mapping[str, int]) -> Iterator[str]:

@@ -112,37 +112,31 @@ class Operated:
             return
         self._last_round = now
         self.rounds += 1
-        snapshot, unbound = self.observe(now)
-        decisions = self._policy(snapshot, now, self._settings)
-        self._carry_out(decisions, unbound, now)
+        decisions = self._policy(self.observe(now), now, self._settings)
+        self._carry_out(decisions, now)
 
-    def observe(self, now: float) -> tuple[Snapshot, dict[str, Pod]]:
-        """What there is, and the service Pods without a host, by name."""
+    def observe(self, now: float) -> Snapshot:
+        """What there is."""
         leaving: dict[int, list[Leaving]] = {}
         others = [NOTHING] * len(self.kube.names)
-        unbound: dict[str, Pod] = {}
+        services = []
         for pod in self._pods():
             if pod.host is not None and pod.ends is not None:
                 leaving.setdefault(pod.host, []).append(Leaving(room=pod.of.each, until=pod.ends))
         for pods in self.services:
             for pod in pods.staying():
-                if pod.host is None:
-                    unbound[pod.name] = pod
-                else:
+                if pod.host is not None:
                     others[pod.host] = others[pod.host].plus(pods.each)
+                elif pod.tried is not None:
+                    services.append(ServicePod(namespace=pods.owner, name=pod.name, each=pods.each, since=pod.created))
         hosts = [
             Host(name=name, capacity=capacity, others=room, leaving=tuple(leaving.get(index, ())))
             for index, (name, capacity, room) in enumerate(
                 zip(self.kube.names, self.kube.capacity, others, strict=True)
             )
         ]
-        services = [
-            ServicePod(namespace=pod.of.owner, name=name, each=pod.of.each, since=pod.created)
-            for name, pod in unbound.items()
-            if pod.tried is not None
-        ]
         rows = [self._row(training, now) for training in self.jobs.values()]
-        return Snapshot.of(hosts, rows, services, min_v=self._min_v), unbound
+        return Snapshot.of(hosts, rows, services, min_v=self._min_v)
 
     def _pods(self) -> Iterable[Pod]:
         for training in self.jobs.values():
@@ -195,12 +189,9 @@ class Operated:
 
     # acting -------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, decisions: Decisions, unbound: Mapping[str, Pod], now: float) -> None:
+    def _carry_out(self, decisions: Decisions, now: float) -> None:
         self._min_v = max(self._min_v, decisions.min_v)
         self.problems += [problem for problem in decisions.problems if problem not in self.problems]
-        for nomination in decisions.nominations:
-            if nomination.host is not None:
-                self.kube.nominate(unbound[nomination.name], nomination.host)
         for change in decisions.changes:
             training = self.jobs[change.key]
             standing = carry_out(training.standing, change, now)
