@@ -55,13 +55,23 @@ class JobView:
     """By host, the trainers that have to go and were not told yet."""
 
 
-def look_at(facts: JobFacts, standing: Standing, pods: Sequence[PodUse], ledger: Ledger, *, now: Seconds) -> JobView:
-    """What the job has, by its Pods and by what it may have."""
+def look_at(
+    facts: JobFacts,
+    standing: Standing,
+    pods: Sequence[PodUse],
+    ledger: Ledger,
+    *,
+    victims: Sequence[str] | None = None,
+    now: Seconds,
+) -> JobView:
+    """What the job has, by its Pods and by what it may have. `victims`: who was named to go; None: as its status has
+    it, which may be older than the last decision."""
     there = [pod for pod in pods if not pod.is_over]
     stays = [pod for pod in there if pod.ends is None]
     trainers = [pod for pod in stays if pod.role == facts.trainer_role]
     others = [pod for pod in stays if pod.role != facts.trainer_role]
-    going = _going(trainers, len(trainers) - standing.target, facts.victims)
+    named = facts.victims if victims is None else victims
+    going = _going(trainers, len(trainers) - standing.target, named)
     remaining = [pod for pod in trainers if pod not in going]
     placed = Counter(ledger.host_of(pod) for pod in remaining if pod.host)
     ended = len(facts.spared)

@@ -124,7 +124,7 @@ def _taken_up(
     if standing is None or (standing.target == 0 and standing.waiting_since is None):
         blank = look_at(facts, Standing(), pods, ledger, now=now).row
         standing = arrive(blank, standing, min_v, capacity, now, settings)
-    view = look_at(facts, standing, pods, ledger, now=now)
+    view = look_at(facts, standing, pods, ledger, victims=None if saved is None else saved.victims, now=now)
     standing = advance(standing, view.row, view.running, capacity, now, settings)
     row = replace(view.row, attained=standing.attained, frozen_until=standing.frozen_until)
     return _with_standing(saved, standing), replace(view, row=row)
@@ -200,16 +200,25 @@ def _changed(round: Round, before: Allowance, change: Change, now: Seconds) -> A
     if standing is None:
         return None
     facts, view = round.facts[change.key], round.views[change.key]
-    gives_up = change.target < change.before
     return Allowance(
         standing=standing,
         servers=facts.servers.beside(change.target) if facts.servers is not None and change.target else None,
         hosts=dict(change.hosts),
-        victims=name_victims(change, view.trainers, before.victims) if gives_up else (),
+        victims=_victims(change, view, before.victims),
         code=change.reason.code,
         reason=change.reason.text,
         starts_master=change.target > 0,
     )
+
+
+def _victims(change: Change, view: JobView, before: Sequence[str]) -> tuple[str, ...]:
+    """Who goes: those that were named before and are still there, for they were counted as gone, and those that this
+    change takes beyond them. A job that may have more again spares all of them."""
+    if change.target >= change.before:
+        return ()
+    there = {pod.name for pod in view.trainers}
+    named = tuple(name for name in before if name in there)
+    return (*named, *name_victims(change, [pod for pod in view.trainers if pod.name not in named]))
 
 
 def _waits(before: Allowance, wait: Wait) -> Allowance:
