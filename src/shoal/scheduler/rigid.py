@@ -8,7 +8,9 @@ as few hosts as possible: into the fullest host that takes all that are left, el
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.scheduler.columns import Shape, taken_on_hosts
+import numpy as np
+
+from shoal.scheduler.columns import Ints, Shape, taken_on_hosts
 from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason, Wait
 from shoal.scheduler.planning import servers_role
 from shoal.scheduler.rows import NOTHING, Host, Job, Quota, Room
@@ -80,11 +82,11 @@ class FreeRoom:
 
     def __init__(self, hosts: Sequence[Host], jobs: Iterable[Job]) -> None:
         self._hosts = [host for host in hosts if host.open]
-        self._empty = [host.capacity for host in self._hosts]
+        self._empty = _table(host.capacity for host in self._hosts)
         taken = taken_on_hosts(jobs := tuple(jobs))
-        self._free = [
+        self._free = _table(
             _less_leaving(host).minus(host.others).minus(taken.get(host.name, NOTHING)) for host in self._hosts
-        ]
+        )
         self._hopeless: dict[Shape, int] = {}
         self._fits_alone: dict[tuple[Shape, int], bool] = {}
         for job in jobs:
@@ -96,7 +98,7 @@ class FreeRoom:
         shape = _shape(job)
         if shape is not None and not partly and size >= self._hopeless.get(shape, size + 1):
             return None  # no less than what another one just like it did not find
-        found = self._find(job, size, list(self._free), partly=partly)
+        found = self._find(job, size, self._free.copy(), partly=partly)
         if found is None:
             if shape is not None:
                 self._hopeless[shape] = size
@@ -107,12 +109,12 @@ class FreeRoom:
     def would_fit_alone(self, job: Job, size: int) -> bool:
         shape = _shape(job)
         if shape is None:
-            return self._find(job, size, list(self._empty), partly=False) is not None
+            return self._find(job, size, self._empty.copy(), partly=False) is not None
         if (shape, size) not in self._fits_alone:
-            self._fits_alone[shape, size] = self._find(job, size, list(self._empty), partly=False) is not None
+            self._fits_alone[shape, size] = self._find(job, size, self._empty.copy(), partly=False) is not None
         return self._fits_alone[shape, size]
 
-    def _find(self, job: Job, size: int, free: list[Room], *, partly: bool) -> tuple[list[Room], Found] | None:
+    def _find(self, job: Job, size: int, free: Ints, *, partly: bool) -> tuple[Ints, Found] | None:
         fixed: dict[str, Mapping[str, int]] = {}
         for part in job.fixed:
             hosts = self._take(job, part.each, part.count, free, partly=partly)
@@ -127,24 +129,36 @@ class FreeRoom:
         trainers = self._take(job, job.each, size, free, partly=partly)
         return None if trainers is None else (free, Found(trainers, fixed))
 
-    def _take(self, job: Job, each: Room, count: int, free: list[Room], *, partly: bool) -> dict[str, int] | None:
-        spots = [
-            _times(room, each) if job.pools is None or host.pool in job.pools else 0
-            for host, room in zip(self._hosts, free, strict=True)
-        ]
-        if sum(spots) < count:
+    def _take(self, job: Job, each: Room, count: int, free: Ints, *, partly: bool) -> dict[str, int] | None:
+        spots = self._spots(job, each, free)
+        if (there := int(spots.sum())) < count:
             if not partly:
                 return None
-            count = sum(spots)
+            count = there
         taken: dict[str, int] = {}
         while count > 0:
             at = _next_host(spots, count)
-            here = min(spots[at], count)
+            here = min(int(spots[at]), count)
             taken[self._hosts[at].name] = here
-            free[at] = free[at].minus(each, here)
+            free[at] -= np.array(each) * here
             spots[at] = 0
             count -= here
         return taken
+
+    def _spots(self, job: Job, each: Room, free: Ints) -> Ints:
+        """How often one fits on each host; one that asks for nothing fits as often as anybody likes."""
+        asked = [kind for kind, amount in enumerate(each) if amount > 0]
+        spots = np.full(len(free), _ANY_NUMBER, np.int64)
+        for kind in asked:
+            spots = np.minimum(spots, free[:, kind] // each[kind])
+        if job.pools is not None:
+            spots[[host.pool not in job.pools for host in self._hosts]] = 0
+        return np.maximum(spots, 0)
+
+
+def _table(rooms: Iterable[Room]) -> Ints:
+    """One line for each host."""
+    return np.array(list(rooms), np.int64).reshape(-1, len(Room._fields))
 
 
 def _shape(job: Job) -> Shape | None:
@@ -152,18 +166,12 @@ def _shape(job: Job) -> Shape | None:
     return None if job.fixed or job.servers is not None else Shape(job.each, job.pools)
 
 
-def _next_host(spots: Sequence[int], count: int) -> int:
+def _next_host(spots: Ints, count: int) -> int:
     """The fullest that takes all, else the emptiest; the first of equals."""
-    emptiest = max(range(len(spots)), key=spots.__getitem__)
+    emptiest = int(spots.argmax())
     if spots[emptiest] < count:
         return emptiest
-    return min((at for at, here in enumerate(spots) if here >= count), key=spots.__getitem__)
-
-
-def _times(room: Room, each: Room) -> int:
-    """How often one fits; one that asks for nothing fits as often as anybody likes."""
-    counts = [have // want for have, want in zip(room, each, strict=True) if want > 0]
-    return max(0, min(counts, default=_ANY_NUMBER))
+    return int(np.where(spots >= count, spots, _ANY_NUMBER + 1).argmin())
 
 
 def _less_leaving(host: Host) -> Room:
