@@ -32,7 +32,7 @@ ALLOWED = {
     "Makefile": {"the address of a package registry"},
     "tests/api/examples/seed-trainingjob.yaml": {"a path of somebody's machine"},
 }
-"""The Makefile tells uv *not* to write addresses, and has to name the flags for it; the seed's job is as it was written."""
+"""The Makefile tells uv *not* to write addresses, and has to name the flags for it. The seed's job is as it was."""
 
 
 def offences(text: str) -> set[str]:

@@ -218,3 +218,17 @@ def test_our_image_can_be_pulled_wherever_a_job_is() -> None:
     assert [each["name"] for each in pod["spec"]["imagePullSecrets"]] == ["own", "a", "b"]
     assert master_pod(job, 1, settings)["spec"]["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
     assert "imagePullSecrets" not in master_pod(job, 1, SETTINGS)["spec"]
+
+
+def test_pods_of_jobs_come_after_services_unless_a_template_says_otherwise() -> None:
+    settings = replace(SETTINGS, priority_class="shoal-training")
+    job = a_job()
+    assert job.spec is not None
+    made = member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), settings)
+    assert made["spec"]["priorityClassName"] == "shoal-training"
+    assert master_pod(job, 1, settings)["spec"]["priorityClassName"] == "shoal-training"
+    template = {"spec": {**TEMPLATE["spec"], "priorityClassName": "mine"}}
+    own = a_job(worker={"template": template})
+    assert own.spec is not None
+    made = member_pod(own, own.spec, own.spec.worker, MEMBER, Resource(), settings)
+    assert made["spec"]["priorityClassName"] == "mine"

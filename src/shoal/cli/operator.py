@@ -366,7 +366,7 @@ async def _serve(
 
     app = application(
         metrics=lambda: metrics.text(
-            cluster.jobs(),
+            (*cluster.jobs(), *training.jobs()),
             staleness={
                 informer.kind.plural: informer.staleness()
                 for informer in (*cluster.informers, *training.informers, *room.informers)

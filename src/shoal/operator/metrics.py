@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from shoal import __version__
 from shoal.api.elasticjob import JobCondition
 from shoal.api.meta import ConditionStatus
+from shoal.api.trainingjob import TrainingCondition
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _WAITS = (1, 5, 15, 60, 300, 900, 1800, 3600, 4 * 3600, 24 * 3600)
@@ -120,7 +121,7 @@ def state_of(job: Mapping[str, Any]) -> str:
     said = status.get("conditions") if isinstance(status, Mapping) else None
     conditions = {each.get("type"): each for each in said or () if isinstance(each, Mapping)}
 
-    def is_(kind: JobCondition, value: ConditionStatus) -> bool:
+    def is_(kind: JobCondition | TrainingCondition, value: ConditionStatus) -> bool:
         return conditions.get(kind, {}).get("status") == value
 
     if is_(JobCondition.SUCCEEDED, ConditionStatus.TRUE):
@@ -133,6 +134,6 @@ def state_of(job: Mapping[str, Any]) -> str:
         return "waiting"
     if is_(JobCondition.DEGRADED, ConditionStatus.TRUE):
         return "degraded"
-    if is_(JobCondition.RESIZING, ConditionStatus.TRUE):
+    if is_(JobCondition.RESIZING, ConditionStatus.TRUE) or is_(TrainingCondition.SCALING, ConditionStatus.TRUE):
         return "resizing"
     return "ready" if is_(JobCondition.READY, ConditionStatus.TRUE) else "pending"
