@@ -176,10 +176,10 @@ def _make_room(plan: Round, job: int, parts: list[Part], terms: Terms) -> tuple[
         return None, taken
     for part in parts:
         search = plan.search_for(part.each, job)
-        for _ in range(part.count):
+        for missing in range(part.count, 0, -1):
             position = plan.view.first_fit(search)
             if position == NOWHERE:
-                position, victims = make_room(plan, search, terms)
+                position, victims = make_room(plan, search, terms, alike=missing - 1)
                 taken += victims
             if position == NOWHERE:
                 return _give_up(plan, placement, taken)

@@ -3,12 +3,19 @@
 A move takes one step from the job with the largest key and gives one to the job with the smallest, on the host where it
 was taken. It is made only if the giver still has the larger key afterwards: no move turns the order of two jobs around,
 so no two jobs hand a trainer back and forth. Jobs in their freezing window neither give nor take.
+
+The moves of a round are limited. Jobs whose trainers are alike go first, each to where it should end (`even`), so that
+it is resized once and not in every round; then any two jobs are compared.
 """
+
+from collections.abc import Mapping
 
 from shoal.scheduler.budgets import allows, difference
 from shoal.scheduler.decisions import Code, Reason
+from shoal.scheduler.even import Alike
 from shoal.scheduler.fill import place_step, record_step
 from shoal.scheduler.planning import Round
+from shoal.scheduler.rows import NOTHING
 from shoal.scheduler.units import Order
 from shoal.scheduler.victims import undo
 
@@ -17,24 +24,96 @@ PART_OF_TRAINERS = 10
 
 
 def rebalance(plan: Round) -> None:
+    left = max(plan.settings.max_moves, sum(plan.n) // PART_OF_TRAINERS)
+    left -= _even_out(plan, left)
     takers, givers = _takers(plan), _givers(plan)
     hopeless: set[tuple[int, str]] = set()
-    left = max(plan.settings.max_moves, sum(plan.n) // PART_OF_TRAINERS)
     while left > 0 and _move_one(plan, takers, givers, hopeless):
         left -= 1
+
+
+# Jobs whose trainers are alike ------------------------------------------------------------------------------
+
+
+def _even_out(plan: Round, most: int) -> int:
+    """Even out jobs of one shape after the other. Returns the number of moves."""
+    made = 0
+    shapes: dict[int, list[int]] = {}
+    for job, shape in enumerate(plan.columns.jobs["shape"].tolist()):
+        if plan.n[job] > 0 and _can_trade(plan, job):
+            shapes.setdefault(shape, []).append(job)
+    for jobs in shapes.values():
+        if len(jobs) > 1 and made < most:
+            made += _even_out_alike(plan, jobs, most - made)
+    return made
+
+
+def _can_trade(plan: Round, job: int) -> bool:
+    """With every job of its shape: no quota is in the way, and its key is a straight line."""
+    return job not in plan.keys.bent and plan.rows[job].key.namespace not in plan.quotas
+
+
+def _even_out_alike(plan: Round, jobs: list[int], most: int) -> int:
+    able = [job for job in jobs if not plan.frozen[job]]
+    if len(able) < 2:
+        return 0
+    keeps, gets = (
+        dict(zip(jobs, sizes, strict=True)) for sizes in Alike(jobs, plan.keys, plan.n, plan.least, plan.most).ends()
+    )
+    givers = [job for job in able if plan.n[job] > plan.least[job] and plan.lower(job) >= keeps[job]]
+    givers.sort(key=lambda job: (-plan.key(job), -plan.keys.rank[job]))
+    takers = [job for job in able if plan.higher(job) <= gets[job]]
+    takers.sort(key=lambda job: (plan.keys.key(job, plan.higher(job)), plan.keys.rank[job]))
+    to_give = sum(plan.n[job] - max(keeps[job], plan.least[job]) for job in givers)
+    more_will_come = len(able) < len(jobs)
+    made = 0
+    for taker in takers:
+        if more_will_come and 2 * (to_give - made) < gets[taker] - plan.n[taker]:
+            continue  # a small part of it now would freeze it, and keep it from the rest
+        made += _serve(plan, taker, gets[taker], givers, keeps, most - made)
+    return made
+
+
+def _serve(plan: Round, taker: int, gets: int, givers: list[int], keeps: Mapping[int, int], most: int) -> int:
+    """Move trainers to one job, from one giver after the other. Returns how many."""
+    made = 0
+    while made < most and givers and plan.higher(taker) <= gets:
+        giver = givers[0]
+        if plan.lower(giver) < keeps[giver] or plan.n[giver] <= plan.least[giver]:
+            givers.pop(0)
+        elif not _keeps_order(plan, giver, taker) or not _move(plan, giver, taker):
+            break
+        else:
+            made += 1
+    return made
+
+
+def _keeps_order(plan: Round, giver: int, taker: int) -> bool:
+    """A step from one to the other does not turn their order around."""
+    wanted = plan.keys.key(taker, plan.higher(taker)) + plan.settings.fairness_margin
+    return plan.keys.key(giver, plan.lower(giver)) > wanted
+
+
+# Any two jobs -----------------------------------------------------------------------------------------------
 
 
 def _takers(plan: Round) -> Order[int]:
     """By the key they would have with one step more."""
     jobs = plan.columns.jobs
     enough = (jobs["cpu"] >= plan.settings.cpu_per_gpu * jobs["gpu"]).tolist()
-    able = (job for job, n in enumerate(plan.n) if 0 < n < plan.most[job] and enough[job] and not plan.frozen[job])
+    gave = {job for job, draft in plan.drafts.items() if draft.gave}
+    able = (
+        job
+        for job, n in enumerate(plan.n)
+        if 0 < n < plan.most[job] and enough[job] and not plan.frozen[job] and job not in gave
+    )
     return Order(((plan.keys.key(job, plan.higher(job)), plan.keys.rank[job]), job) for job in able)
 
 
 def _givers(plan: Round) -> Order[int]:
     """By the key they have."""
-    able = (job for job, n in enumerate(plan.n) if n > plan.least[job] and not plan.frozen[job])
+    targets = plan.columns.jobs["target"].tolist()
+    able = (job for job, n in enumerate(plan.n) if plan.least[job] < n <= targets[job] and not plan.frozen[job])
     return Order(((plan.key(job), plan.keys.rank[job]), job) for job in able)
 
 
@@ -53,11 +132,19 @@ def _move_one(plan: Round, takers: Order[int], givers: Order[int], hopeless: set
         for giver in reversed(givers):
             if plan.key(giver) <= wanted:
                 break
-            if giver != taker and plan.keys.key(giver, plan.lower(giver)) > wanted and _move(plan, giver, taker):
+            if giver == taker or _are_alike(plan, giver, taker):
+                continue
+            if _keeps_order(plan, giver, taker) and _move(plan, giver, taker):
                 _update(plan, takers, givers, giver, taker)
                 return True
         hopeless.add(kind)
     return False
+
+
+def _are_alike(plan: Round, one: int, other: int) -> bool:
+    """They are even already, or will be when others are not frozen any more."""
+    shape = plan.columns.jobs["shape"]
+    return bool(shape[one] == shape[other]) and _can_trade(plan, one) and _can_trade(plan, other)
 
 
 def _update(plan: Round, takers: Order[int], givers: Order[int], giver: int, taker: int) -> None:
@@ -81,8 +168,9 @@ def _move(plan: Round, giver: int, taker: int) -> bool:
         return False
     more, _ = difference(row, plan.n[taker], after)
     each, step = plan.rows[giver].each, plan.n[giver] - plan.lower(giver)
-    if not allows(plan.limits.grow, plan.view.used.minus(each, step), more):
-        return False
+    freed = NOTHING.plus(each, step)
+    if not freed.holds(more) and not allows(plan.limits.grow, plan.view.used.minus(freed), more):
+        return False  # what is used may be above the limit already: a gang may start up to where jobs have to shrink
     search = plan.search(taker)
     for position, number in sorted(plan.places(giver)):
         is_possible = plan.view.is_in(search.pools, position)

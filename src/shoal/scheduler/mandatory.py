@@ -114,8 +114,8 @@ def _place_gang(plan: Round, job: int) -> bool:
     parts = [*draft.job.fixed_pending, Part(role="", each=draft.job.each, count=missing)]
     is_whole = True
     for part in parts:
-        for _ in range(part.count):
-            position = _place_or_clear(plan, job, part.each)
+        for missing in range(part.count, 0, -1):
+            position = _place_or_clear(plan, job, part.each, alike=missing - 1)
             if position == NOWHERE:
                 is_whole = _is_lost(plan, job, part.each) or _is_optimistic(plan, job)
                 break
@@ -134,12 +134,12 @@ def _promised(plan: Round, draft: Draft) -> int:
     return min(draft.job.pending, max(0, draft.target - sum(draft.placed.values())))
 
 
-def _place_or_clear(plan: Round, job: int, each: Room) -> int:
+def _place_or_clear(plan: Round, job: int, each: Room, alike: int) -> int:
     search = plan.search_for(each, job)
     position = plan.view.first_fit(search)
     if position != NOWHERE or _is_optimistic(plan, job):
         return position
-    position, taken = make_room(plan, search, Terms(never=job))
+    position, taken = make_room(plan, search, Terms(never=job), alike)
     for donor in dict.fromkeys(donor for donor, _, _ in taken):
         text = f"{plan.rows[job].key} misses a Pod of its gang: {amount(each)} on {plan.view.names[position]}"
         plan.gives(donor, Reason(code=Code.MAKE_ROOM, text=text), str(plan.rows[job].key))

@@ -7,6 +7,7 @@ that it is just being bound, training does not grow; one that has room and is no
 else, and only its room is kept.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from shoal.scheduler.columns import Shape
@@ -21,8 +22,11 @@ from shoal.scheduler.view import NOWHERE, Search
 def serve(plan: Round) -> ServicePod | None:
     """Find a host for every waiting service Pod. Returns one that training has to wait for, if there is any."""
     holds_up: ServicePod | None = None
-    for pod in _in_order(plan):
-        position, waits = _serve_one(plan, pod)
+    pods = _in_order(plan)
+    alike = Counter(pod.each for pod in pods)
+    for pod in pods:
+        alike[pod.each] -= 1
+        position, waits = _serve_one(plan, pod, alike[pod.each])
         if position == NOWHERE:
             continue
         if pod.nominated is None:
@@ -41,8 +45,8 @@ def _in_order(plan: Round) -> list[ServicePod]:
     return sorted(services, key=lambda pod: (-pod.priority, pod.since, pod.namespace, pod.name))
 
 
-def _serve_one(plan: Round, pod: ServicePod) -> tuple[int, bool]:
-    """The host's position, and whether training has to wait for this Pod."""
+def _serve_one(plan: Round, pod: ServicePod, alike: int) -> tuple[int, bool]:
+    """The host's position, and whether training has to wait for this Pod. So many like it come after it."""
     view = plan.view
     if pod.nominated is not None and pod.nominated in view.position:
         return view.position[pod.nominated], True
@@ -56,7 +60,7 @@ def _serve_one(plan: Round, pod: ServicePod) -> tuple[int, bool]:
         _nominate(plan, pod, position, f"{amount(pod.each)} fit on {view.names[position]}")
         has_room_now = view.free(position).minus(view.coming.get(position, NOTHING)).holds(pod.each)
         return position, not has_room_now or plan.now - pod.since < plan.settings.reserve_after
-    position = _take_surplus(plan, pod, search)
+    position = _take_surplus(plan, pod, search, alike)
     if position == NOWHERE:
         position = _suspend_jobs(plan, pod, search)
     return position, position != NOWHERE
@@ -67,8 +71,8 @@ def _nominate(plan: Round, pod: ServicePod, position: int | None, reason: str) -
     plan.nominations.append(Nomination(namespace=pod.namespace, name=pod.name, host=host, reason=reason))
 
 
-def _take_surplus(plan: Round, pod: ServicePod, search: Search) -> int:
-    position, taken = make_room(plan, search, Terms())
+def _take_surplus(plan: Round, pod: ServicePod, search: Search, alike: int) -> int:
+    position, taken = make_room(plan, search, Terms(), alike)
     if position == NOWHERE:
         return NOWHERE
     host = plan.view.names[position]

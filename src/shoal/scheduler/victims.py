@@ -1,16 +1,16 @@
 """Making room for a Pod: whose trainers go, and from which host.
 
 Only trainers above a job's least size are ever taken here, the donor with the largest key first, from the host where
-the Pod then fits with the least to spare. One victim is better than several, and several are always on one host. A
-victim is taken only where it frees something that is missing there, so a CPU-only job never shrinks for want of
-devices; but where it borrows a GPU host it is the first to go for a Pod with devices.
+the Pod, and those like it that come after it, leave the least room unused. One victim is better than several, and
+several are always on one host. A victim is taken only where it frees something that is missing there, so a CPU-only
+job never shrinks for want of devices; but where it borrows a GPU host it is the first to go for a Pod with devices.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shoal.scheduler.planning import Released, Round
-from shoal.scheduler.rows import Room
+from shoal.scheduler.rows import NOTHING, Room
 from shoal.scheduler.scores import score
 from shoal.scheduler.view import NOWHERE, Search
 
@@ -46,12 +46,13 @@ class Terms:
         return n - to
 
 
-def make_room(plan: Round, search: Search, terms: Terms) -> tuple[int, list[Taken]]:
-    """Clear room for one Pod. Returns the position and what was taken, or NOWHERE and nothing."""
+def make_room(plan: Round, search: Search, terms: Terms, alike: int = 0) -> tuple[int, list[Taken]]:
+    """Clear room for one Pod; so many like it are to come. Returns the position and what was taken, or NOWHERE and
+    nothing."""
     found = None
     if search.gpu:
-        found = _one_victim(plan, search, terms, borrowers_only=True)
-    found = found or _one_victim(plan, search, terms, borrowers_only=False)
+        found = _one_victim(plan, search, terms, alike, borrowers_only=True)
+    found = found or _one_victim(plan, search, terms, alike, borrowers_only=False)
     if found is not None:
         job, position = found
         return position, [_take(plan, job, position)]
@@ -68,7 +69,9 @@ def _take(plan: Round, job: int, position: int) -> Taken:
     return job, before, plan.release(job, plan.lower(job), at=position)
 
 
-def _one_victim(plan: Round, search: Search, terms: Terms, *, borrowers_only: bool) -> tuple[int, int] | None:
+def _one_victim(
+    plan: Round, search: Search, terms: Terms, alike: int, *, borrowers_only: bool
+) -> tuple[int, int] | None:
     view = plan.view
     for job in terms.donors(plan):
         each = plan.rows[job].each
@@ -81,17 +84,19 @@ def _one_victim(plan: Round, search: Search, terms: Terms, *, borrowers_only: bo
                 continue
             times = min(step, count)
             if view.is_in(search.pools, position) and view.fits_with(search, position, each, times):
-                found = (_spare(plan, search, position, each, times), position)
+                found = (_spare(plan, search, position, NOTHING.plus(each, times), alike), position)
                 best = found if best is None or found < best else best
         if best is not None:
             return job, best[1]
     return None
 
 
-def _spare(plan: Round, search: Search, position: int, more: Room, times: int) -> float:
-    """What would be left over there, as a score."""
-    left = plan.view.free(position).plus(more, times).minus(Room(search.cpu, search.memory, search.gpu))
-    return score(left, plan.view.capacity, plan.settings)
+def _spare(plan: Round, search: Search, position: int, more: Room, alike: int) -> float:
+    """What would be left over there when the Pod and those like it have come, as a score."""
+    each = Room(search.cpu, search.memory, search.gpu)
+    free = plan.view.free(position).plus(more)
+    fit = min((has // wants for has, wants in zip(free, each, strict=True) if wants), default=1)
+    return score(free.minus(each, min(fit, alike + 1)), plan.view.capacity, plan.settings)
 
 
 def _several_victims(plan: Round, search: Search, terms: Terms) -> tuple[int, list[Taken]]:

@@ -119,11 +119,11 @@ class Arm:
     """False: Pods are made as the job is submitted, as the original did, and rounds come only with the clock."""
 
 
-HORIZON = 3_600.0
-"""Of `cfs` here. With the usual ten minutes, jobs that came first would pay back what they had more within the time of
-the experiment, and have less than others at its end."""
-HEADROOM = Room(cpu=300_000)
-"""What 100 nginx Pods need: one step of the ramp."""
+HORIZON = 7_200.0
+"""Of `cfs` here: two hours. With the usual ten minutes, jobs that came first would pay back within the experiment what
+they had more, and have less than others at its end."""
+HEADROOM = Room(cpu=900_000)
+"""What the 300 nginx Pods need that come back."""
 WITH_HEADROOM = "cfs+headroom"
 USUAL = ("static", "upstream", "cfs", WITH_HEADROOM)
 
@@ -133,7 +133,7 @@ def arm_of(name: str) -> Arm:
     match name:
         case "static":
             settings = SchedulerSettings(policy=name, gang=False)
-            return Arm(label=name, policy=policy(name, sim=True), settings=settings, is_static=True)
+            return Arm(label=name, policy=policy(name, sim=True), settings=settings, is_static=True, admits=False)
         case "upstream":
             return Arm(label=name, policy=policy(name, sim=True), admits=False)
         case _:
