@@ -10,6 +10,7 @@ from rich.text import Text
 from shoal.cli.text import clean
 from shoal.sim.report import Measures, Report, mean_extra, mean_measures
 
+UNKNOWN = "-"
 PIPE_WIDTH = 160
 """Where there is no terminal whose width could be asked."""
 
@@ -17,9 +18,8 @@ PIPE_WIDTH = 160
 def print_report(report: Report) -> None:
     is_terminal = sys.stdout.isatty()
     console = Console(width=None if is_terminal else PIPE_WIDTH, highlight=False)
-    console.print(policies_table(report))
-    if len(report.workloads) > 1:
-        console.print(workloads_table(report))
+    for table in tables(report):
+        console.print(table)
     for note in report.notes:
         console.print(Text(clean(note)))
     for check in report.checks:
@@ -41,24 +41,49 @@ COLUMNS: tuple[tuple[str, Cell], ...] = (
     ("wait", lambda m: _seconds(m.wait_mean)),
     ("util", lambda m: _per_cent(m.utilisation)),
     ("effective", lambda m: _per_cent(m.effective_utilisation)),
-    ("Jain", lambda m: "-" if m.jain is None else f"{m.jain:.2f}"),
+    ("Jain", lambda m: UNKNOWN if m.jain is None else f"{m.jain:.2f}"),
     ("moves/job", lambda m: f"{m.moves_per_job:.1f}"),
     ("gangs", lambda m: f"{m.gangs_started:,}"),
 )
 
 
-def policies_table(report: Report) -> Table:
-    """One line for each policy: the mean over its runs."""
-    by_policy = {policy: report.of(policy) for policy in report.policies}
-    extra = list(dict.fromkeys(name for runs in by_policy.values() for name in mean_extra(runs)))
-    table = Table(title=clean(report.title), title_justify="left")
+def tables(report: Report) -> list[Table]:
+    """Runs with numbers of their own are shown by workload: what was counted in one cannot be averaged with another."""
+    made: list[Table] = []
+    if any(run.extra for run in report.runs):
+        for workload in report.workloads:
+            made += [policies_table(report, workload), own_table(report, workload)]
+        return made
+    several = [workloads_table(report)] if len(report.workloads) > 1 else []
+    return [policies_table(report), *several]
+
+
+def policies_table(report: Report, workload: str | None = None) -> Table:
+    """One line for each policy: the mean over its runs, of all workloads or of one. Columns that say nothing are left
+    out."""
+    means = {policy: mean_measures(runs) for policy in report.policies if (runs := report.of(policy, workload))}
+    columns = {name: [cell(each) for each in means.values()] for name, cell in COLUMNS}
+    shown = {name: cells for name, cells in columns.items() if any(cell != UNKNOWN for cell in cells)}
+    title = report.title if workload is None or len(report.workloads) == 1 else f"{report.title}: {workload}"
+    table = Table(title=clean(title), title_justify="left")
     table.add_column("policy")
-    for name in (*(name for name, _ in COLUMNS), *extra):
+    for name in shown:
         table.add_column(name, justify="right")
-    for policy, runs in by_policy.items():
-        measures, numbers = mean_measures(runs), mean_extra(runs)
-        own = [f"{numbers[name]:.3g}" if name in numbers else "-" for name in extra]
-        table.add_row(policy, *(cell(measures) for _, cell in COLUMNS), *own)
+    for policy, *line in zip(means, *shown.values(), strict=True):
+        table.add_row(clean(policy), *line)
+    return table
+
+
+def own_table(report: Report, workload: str) -> Table:
+    """The numbers of one experiment: a line for each, a column for each policy."""
+    numbers = {policy: mean_extra(runs) for policy in report.policies if (runs := report.of(policy, workload))}
+    table = Table()
+    table.add_column("")
+    for policy in numbers:
+        table.add_column(clean(policy), justify="right")
+    for name in dict.fromkeys(name for own in numbers.values() for name in own):
+        cells = [f"{own[name]:.4g}" if name in own else UNKNOWN for own in numbers.values()]
+        table.add_row(clean(name), *cells)
     return table
 
 
@@ -80,7 +105,7 @@ def workloads_table(report: Report) -> Table:
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f} s"
+    return UNKNOWN if value is None else f"{value:,.0f} s"
 
 
 def _per_cent(value: float) -> str:
