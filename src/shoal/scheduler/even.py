@@ -22,7 +22,7 @@ HALVINGS = 50
 
 
 class Alike:
-    """Jobs whose trainers can stand in for each other, with keys that are straight lines."""
+    """Jobs whose trainers can stand in for each other, with keys that are straight lines and rise with their size."""
 
     def __init__(self, jobs: Sequence[int], keys: Keys, n: Sequence[int], least: Sequence[int], most: Sequence[int]):
         self._base: Floats = np.array([keys.base[job] for job in jobs])
@@ -59,6 +59,6 @@ class Alike:
 
     def _sizes(self, key: float) -> Ints:
         """How many trainers each has at this key."""
-        free = np.floor((key - self._base) / self._slope).astype(np.int64) + self._shift
-        sizes: Ints = np.clip(free, self._least, self._most)
+        free = np.floor((key - self._base) / self._slope) + self._shift
+        sizes: Ints = np.clip(free, self._least, self._most).astype(np.int64)
         return sizes

@@ -49,8 +49,9 @@ def _even_out(plan: Round, most: int) -> int:
 
 
 def _can_trade(plan: Round, job: int) -> bool:
-    """With every job of its shape: no quota is in the way, and its key is a straight line."""
-    return job not in plan.keys.bent and plan.rows[job].key.namespace not in plan.quotas
+    """With every job of its shape: no quota is in the way, and its key is a straight line that rises."""
+    is_straight = job not in plan.keys.bent and plan.keys.slope[job] > 0
+    return is_straight and plan.rows[job].key.namespace not in plan.quotas
 
 
 def _even_out_alike(plan: Round, jobs: list[int], most: int) -> int:
