@@ -37,7 +37,7 @@ def training(node: Cluster, namespace: str, tmp_path: Path) -> Iterator[Training
         yield Training(node, namespace, tmp_path / "log")
 
 
-def test_a_training_job_grows_while_it_trains_and_completes(training: Training) -> None:
+def test_a_training_job_grows_and_shrinks_while_it_trains_and_completes(training: Training) -> None:
     jobs = TrainingJobs(training.cluster, training.namespace, patience=PATIENCE)
     small = {"requests": {"cpu": "50m", "memory": "64Mi"}}
     jobs.make(
@@ -67,9 +67,15 @@ def test_a_training_job_grows_while_it_trains_and_completes(training: Training) 
     until(lambda: sizes(training) == {1, 2}, "two train together")
     assert len(training.processes()[first]) == 1  # the same process goes on
 
+    jobs.kubectl("scale", "tj/x", "--replicas=1")
+    jobs.roles({"master": 1, "etcd": 1, "pserver": 1, "trainer": 1})
+    until(lambda: last_size(training) == 1, "one goes on alone")
+    assert len(training.processes()[first]) == 1
+
     training.fast()
     job = jobs.is_in("x", "Succeeded")
-    assert "2 trainers succeeded" in job["status"]["reason"]
+    assert "1 trainer succeeded" in job["status"]["reason"]  # who was evicted has neither succeeded nor failed
+    assert not [each for each in job["status"]["replicaStatuses"] if each.get("failed")]
     jobs.roles({})
     training.audit(SAMPLES)
 
@@ -77,6 +83,10 @@ def test_a_training_job_grows_while_it_trains_and_completes(training: Training) 
 def sizes(training: Training) -> set[int]:
     """How many trained together, in all steps so far."""
     return {line.size for _, line in training.lines()}
+
+
+def last_size(training: Training) -> int:
+    return max((line.step, line.size) for _, line in training.lines())[1]
 
 
 def until(so: Callable[[], bool], what: str) -> None:

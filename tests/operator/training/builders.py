@@ -15,7 +15,7 @@ from shoal.core.workloads import TrainingPod, Workload, WorkloadKind
 from shoal.operator.allowances import Allowance
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
-from shoal.operator.training.objects import form_of
+from shoal.operator.training.objects import form_for
 from shoal.operator.training.plan import TrainingPlan, plan_training_job
 from shoal.operator.training.snapshot import TrainingSeen, TrainingSnapshot, TrainingStatus
 from shoal.scheduler.actuation import Standing
@@ -55,7 +55,7 @@ def a_workload(
     job: TrainingSeen, role: TrainingRole, wanted: int, *, settings: OperatorSettings = SETTINGS, **more: Any
 ) -> Workload:
     assert job.spec is not None
-    form = form_of(job.spec, settings)
+    form = form_for(role, job.spec, settings)
     name = f"{job.name}-{role}"
     base = Workload(kind=KINDS[role], name=name, uid=f"{name}-uid", role=role, wanted=wanted, form=form)
     return replace(base, **more)

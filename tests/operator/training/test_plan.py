@@ -251,6 +251,14 @@ def test_new_bounds_reach_the_master() -> None:
     assert len(world.running()) == 6
 
 
+def test_a_new_operator_leaves_what_runs_alone() -> None:
+    world = running(master={}, pserver={})
+    before = (dict(world.workloads), world.live(), world.live(MASTER))
+    world.settings = replace(SETTINGS, image="shoal:next", etcd_image="etcd:next")
+    world.settle()
+    assert (world.workloads, world.live(), world.live(MASTER)) == before
+
+
 def test_no_image_is_said() -> None:
     job = a_job(image=None)
     plan = plan_for(job, allowance=allowed(1))

@@ -56,10 +56,23 @@ def form_of(spec: TrainingSpec, settings: OperatorSettings) -> str:
     for part in ("trainer", "pserver"):
         for name in _SIZES:
             (written.get(part) or {}).pop(name, None)
-    if spec.is_ours:
-        written["bounds"] = [spec.trainer.min, spec.trainer.max]  # its master is told them when it starts
     whole = [VERSION, written, settings.image, settings.training_image, settings.etcd_image, settings.priority_class]
     return hashlib.sha256(msgspec.json.encode(whole, order="sorted")).hexdigest()[:16]
+
+
+def form_for(role: TrainingRole, spec: TrainingSpec, settings: OperatorSettings) -> str:
+    """The form of one role's object. A master of ours is told the bounds when it starts, so they are part of its."""
+    form = form_of(spec, settings)
+    return form + _bounds(spec) if role is TrainingRole.MASTER and spec.is_ours else form
+
+
+def _bounds(spec: TrainingSpec) -> str:
+    return f".{spec.trainer.min}.{spec.trainer.max}"
+
+
+def knows_its_bounds(form: str, spec: TrainingSpec) -> bool:
+    """Whether a master of this form was told the bounds that hold now. Whose master is not ours need not be."""
+    return not spec.is_ours or form.endswith(_bounds(spec))
 
 
 # What all of them have -------------------------------------------------------------------------------------
@@ -168,7 +181,7 @@ def workload(
     hosts: Mapping[str, int] | None = None,
 ) -> Manifest:
     """`hosts`: where the first of them should go, and how many there; a preference."""
-    form = form_of(spec, settings)
+    form = form_for(role, spec, settings)
     template = pod_template(job, spec, role, settings)
     if hosts:
         _prefer(template["spec"], hosts)

@@ -18,7 +18,7 @@ from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Condition
 from shoal.operator.standings import to_status
 from shoal.operator.status import TRUE, conditions
-from shoal.operator.training.objects import fixed_objects, form_of, workload
+from shoal.operator.training.objects import fixed_objects, form_for, form_of, knows_its_bounds, workload
 from shoal.operator.training.snapshot import (
     RoleCounts,
     ScaleRecord,
@@ -206,7 +206,7 @@ class _Decision:
                     create.append(workload(self.job, self.spec, role, count, self.settings))
             elif there.deleting:
                 continue
-            elif there.form != self.form and self._may_go(role, there):
+            elif self._has_to_go(role, there):
                 delete.append(_ref(there))
             elif there.wanted != count:
                 resize.append(_resized(there, count))
@@ -234,10 +234,12 @@ class _Decision:
             delete=tuple(delete),
         )
 
-    def _may_go(self, role: TrainingRole, there: Workload) -> bool:
-        """Whether something that was made of another spec is replaced: while nothing of it runs; and a master of ours
-        at once, for its state is in etcd and it has to learn new bounds."""
-        return not there.wanted or (role is TrainingRole.MASTER and self.spec.is_ours)
+    def _has_to_go(self, role: TrainingRole, there: Workload) -> bool:
+        """Whether it is replaced because it was made of another spec: while nothing of it runs; and a master of ours at
+        once when it has to learn new bounds, for its state is in etcd."""
+        if role is TrainingRole.MASTER and not knows_its_bounds(there.form, self.spec):
+            return True
+        return not there.wanted and there.form != form_for(role, self.spec, self.settings)
 
     # What is said ----------------------------------------------------------------------------------------------
 

@@ -12,13 +12,12 @@ from typing import Any
 from shoal.api.labels import JOB_NAME, JOB_UID, KIND, TRAINING_JOB
 from shoal.core.errors import Denied, Outdated
 from shoal.core.workloads import TrainingPod, Workload, WorkloadKind
-from shoal.platforms.kubernetes.cache import Change, Updated
+from shoal.platforms.kubernetes.cache import Change, Removed, Updated
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.cluster import (
     KubernetesCluster,
     Wake,
     asked,
-    begins,
     controller_of,
     is_ours,
     refused,
@@ -87,10 +86,11 @@ class KubernetesTraining:
             labels = change.object.metadata.labels
             if labels.get(KIND) != TRAINING_JOB:
                 return
-            if isinstance(change, Updated) and training_pod(change.before) == training_pod(change.object):
+            seen = training_pod(change.object)
+            if isinstance(change, Updated) and training_pod(change.before) == seen:
                 return
-            patience = self._gathering if begins(change) else _SOON
-            wake(change.object.metadata.namespace, labels.get(JOB_NAME, ""), patience)
+            begins = seen is not None and seen.is_live and not isinstance(change, Removed)
+            wake(change.object.metadata.namespace, labels.get(JOB_NAME, ""), self._gathering if begins else _SOON)
 
         self._jobs.on_change(job)
         self._cluster.on_pod(pod)
