@@ -36,6 +36,7 @@ BUILT_IN: Mapping[Kind[Any], frozenset[str]] = {
     objects.SECRETS: frozenset(),
     objects.CONFIG_MAPS: frozenset(),
     objects.NODES: frozenset({"status"}),
+    objects.RESOURCE_QUOTAS: frozenset({"status"}),
     objects.SERVICE_ACCOUNTS: frozenset({"token"}),
     objects.ROLES: frozenset(),
     objects.ROLE_BINDINGS: frozenset(),
