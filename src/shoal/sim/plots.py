@@ -23,7 +23,7 @@ MOST_WORKLOADS = 8
 MOST_JOBS = 40
 """That have a colour of their own in a picture; all others share one."""
 GREY = "#b0b0b0"
-HOUR = 3_600.0
+MINUTE, HOUR = 60.0, 3_600.0
 
 
 def draw(report: Report, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -39,7 +39,8 @@ def draw(report: Report, folder: Path, formats: Sequence[str] = ("png",)) -> lis
             for curve in dict.fromkeys(curve for run in runs for curve in run.curves):
                 pictured = _curve(figure, runs, curve)
                 written += _save(pictured, folder / f"{_file_name(curve)}-{name}", formats)
-        written += _save(_completion(figure, report), folder / "completion-times", formats)
+        if any(job.finished is not None for run in report.runs for job in run.jobs):
+            written += _save(_completion(figure, report), folder / "completion-times", formats)
     return written
 
 
@@ -68,21 +69,28 @@ def _allocations(figure: "type[Figure]", runs: Sequence[Run]) -> "Figure":
     """Trainers of each job, on top of each other; the jobs that held most have colours."""
     made = figure(figsize=(10, 2.6 * len(runs) + 0.4), layout="constrained")
     axes = made.subplots(len(runs), 1, sharex=True, squeeze=False)
+    unit, word = _unit(runs)
     for run, each in zip(runs, axes[:, 0], strict=True):
-        _stack(each, run)
+        _stack(each, run, unit)
         each.set_title(f"{run.policy} on {run.workload}", loc="left")
         each.set_ylabel("trainers")
-    axes[-1, 0].set_xlabel("hours")
+    axes[-1, 0].set_xlabel(word)
     return made
 
 
-def _stack(axes: "Axes", run: Run) -> None:
+def _unit(runs: Sequence[Run]) -> tuple[float, str]:
+    """What time is counted in."""
+    is_short = max(run.simulated_seconds for run in runs) < 2 * HOUR
+    return (MINUTE, "minutes") if is_short else (HOUR, "hours")
+
+
+def _stack(axes: "Axes", run: Run, unit: float) -> None:
     held = sorted((job for job in run.jobs if job.allocation.times), key=lambda job: (-job.gpu_seconds, job.name))
     large, small = held[:MOST_JOBS], held[MOST_JOBS:]
     times = sorted({at for job in held for at in job.allocation.times})
     if not times:
         return
-    hours = [at / HOUR for at in times]
+    moments = [at / unit for at in times]
     layers = [_values_at(job.allocation, times) for job in large]
     colours: list[Any] = [f"C{at % 10}" for at in range(len(layers))]
     if small:
@@ -93,9 +101,9 @@ def _stack(axes: "Axes", run: Run) -> None:
     base = [0.0] * len(times)
     for layer, colour in zip(layers, colours, strict=True):
         top = [low + value for low, value in zip(base, layer, strict=True)]
-        axes.fill_between(hours, base, top, step="post", color=colour, linewidth=0)
+        axes.fill_between(moments, base, top, step="post", color=colour, linewidth=0)
         base = top
-    axes.set_xlim(hours[0], hours[-1])
+    axes.set_xlim(moments[0], moments[-1])
     axes.set_ylim(0, max(base) * 1.02 or 1)
 
 
@@ -114,12 +122,13 @@ def _values_at(series: Series, times: Sequence[float]) -> list[float]:
 def _utilisation(figure: "type[Figure]", runs: Sequence[Run]) -> "Figure":
     made = figure(figsize=(10, 3.4), layout="constrained")
     axes = made.subplots()
+    unit, word = _unit(runs)
     for number, run in enumerate(runs):
-        _step(axes, run.utilisation, color=f"C{number}", label=run.policy, scale=100.0)
-        _step(axes, run.effective, color=f"C{number}", linestyle=":", scale=100.0)
+        _step(axes, run.utilisation, unit, color=f"C{number}", label=run.policy, scale=100.0)
+        _step(axes, run.effective, unit, color=f"C{number}", linestyle=":", scale=100.0)
     axes.set_title(f"Utilisation on {runs[0].workload} (dotted: by jobs that train)", loc="left")
     axes.set_ylabel("per cent of the cluster")
-    axes.set_xlabel("hours")
+    axes.set_xlabel(word)
     axes.set_ylim(0, 103)
     axes.legend(loc="lower center", ncols=len(runs))
     return made
@@ -128,19 +137,20 @@ def _utilisation(figure: "type[Figure]", runs: Sequence[Run]) -> "Figure":
 def _curve(figure: "type[Figure]", runs: Sequence[Run], name: str) -> "Figure":
     made = figure(figsize=(10, 3.4), layout="constrained")
     axes = made.subplots()
+    unit, word = _unit(runs)
     for number, run in enumerate(runs):
         if name in run.curves:
-            _step(axes, run.curves[name], color=f"C{number}", label=run.policy)
+            _step(axes, run.curves[name], unit, color=f"C{number}", label=run.policy)
     axes.set_title(f"{name} on {runs[0].workload}", loc="left")
-    axes.set_xlabel("hours")
+    axes.set_xlabel(word)
     axes.legend(loc="best")
     return made
 
 
-def _step(axes: "Axes", series: Series, *, scale: float = 1.0, **style: Any) -> None:
+def _step(axes: "Axes", series: Series, unit: float, *, scale: float = 1.0, **style: Any) -> None:
     if series.times:
         values = [value * scale for value in series.values]
-        axes.step([at / HOUR for at in series.times], values, where="post", linewidth=1.0, **style)
+        axes.step([at / unit for at in series.times], values, where="post", linewidth=1.0, **style)
 
 
 def _completion(figure: "type[Figure]", report: Report) -> "Figure":
