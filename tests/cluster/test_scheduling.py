@@ -180,7 +180,7 @@ class Operators:
 
     def _start(self) -> Process:
         quick = ("--drain", "5", "--ending", "1", "--silence", "3", "--skip-checks")
-        lease = ("--lease-seconds", "12", "--renew-seconds", "9", "--retry-seconds", "1")
+        lease = ("--lease-seconds", "20", "--renew-seconds", "16", "--retry-seconds", "1")
         return Process(self._cluster.kubeconfig, "all", self.log, "--home", self._home, *quick, *lease)
 
     def kill(self) -> None:

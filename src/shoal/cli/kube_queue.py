@@ -19,6 +19,8 @@ from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_
 from shoal.platforms.kubernetes.objects import CONFIG_MAPS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Kind
 
 TITLES = ("PLACE", "NAMESPACE", "JOB", "KIND", "PRIORITY", "ASKED", "WAITS FOR", "SINCE", "WHY")
+HOME = "shoal-system"
+"""Where the chart's notes put the operator."""
 JOB_KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, TRAINING_JOBS)}
 
 

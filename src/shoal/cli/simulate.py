@@ -43,6 +43,8 @@ FLAGS: tuple[Flag, ...] = (
          help="Jobs whose trace has no `max` may grow to so many times their size."),
     Flag(name="efficiency", metavar="X", default="0.9", group=SOURCE,
          help="How much of a doubling of trainers is gained, where the trace does not say."),
+    Flag(name="cluster", metavar="live", group=CLUSTER,
+         help="The one of the kubeconfig as it is now: FILE is a job, and the answer that of `shoal whatif`."),
     Flag(name="hosts", metavar="N", default="16", group=CLUSTER, help="How many hosts."),
     Flag(name="gpus", metavar="N", default="4", group=CLUSTER, help="GPUs of each; 0: a cluster without."),
     Flag(name="cores", metavar="N", group=CLUSTER, help="Cores of each. Default: 12 for each GPU, or 64."),
@@ -88,6 +90,9 @@ def main(line: Sequence[str]) -> int:
         return 0
     given = with_defaults(said.values, FLAGS)
     output = as_choice(given["output"], ("table", "json"))
+    if "cluster" in given:
+        as_choice(given["cluster"], ("live",))
+        return _live(files, output)
     formats = _formats(given["plot_format"])
     with progress() as tell:
         report = run(files, given, os.environ, tell)
@@ -101,6 +106,19 @@ def main(line: Sequence[str]) -> int:
 
         print_report(report)
     return 0 if all(check.holds for check in report.checks) else 1
+
+
+def _live(files: Sequence[str], output: str) -> int:
+    """What a job would meet in the cluster of the kubeconfig."""
+    if len(files) != 1:
+        raise BadInput(f"--cluster live wants one FILE with an ElasticJob or a TrainingJob, got {len(files)}")
+    from shoal.cli import kube_jobs, kube_queue
+    from shoal.cli.where import Where
+
+    text = kube_jobs.text_of(files[0])
+    asked = kube_queue.whatif(files[0], text, home=kube_queue.HOME, output=output)
+    kube_jobs.run(Where(), dict(os.environ), asked)
+    return 0
 
 
 def read_words(line: Sequence[str], environment: Mapping[str, str]) -> tuple[CommandLine, tuple[str, ...]]:
