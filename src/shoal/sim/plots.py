@@ -22,6 +22,8 @@ MOST_WORKLOADS = 8
 """Of which pictures are made; a report of more would fill a directory that nobody looks through."""
 MOST_JOBS = 40
 """That have a colour of their own in a picture; all others share one."""
+MOST_MOMENTS = 160
+"""In a picture of who held what."""
 GREY = "#b0b0b0"
 MINUTE, HOUR = 60.0, 3_600.0
 
@@ -87,7 +89,7 @@ def _unit(runs: Sequence[Run]) -> tuple[float, str]:
 def _stack(axes: "Axes", run: Run, unit: float) -> None:
     held = sorted((job for job in run.jobs if job.allocation.times), key=lambda job: (-job.gpu_seconds, job.name))
     large, small = held[:MOST_JOBS], held[MOST_JOBS:]
-    times = sorted({at for job in held for at in job.allocation.times})
+    times = _thinned(sorted({at for job in held for at in job.allocation.times}))
     if not times:
         return
     moments = [at / unit for at in times]
@@ -105,6 +107,14 @@ def _stack(axes: "Axes", run: Run, unit: float) -> None:
         base = top
     axes.set_xlim(moments[0], moments[-1])
     axes.set_ylim(0, max(base) * 1.02 or 1)
+
+
+def _thinned(times: Sequence[float]) -> list[float]:
+    """As many moments as a picture shows, evenly spaced if there are more: every layer has a point at each of them."""
+    if len(times) <= MOST_MOMENTS:
+        return list(times)
+    step = (times[-1] - times[0]) / (MOST_MOMENTS - 1)
+    return [times[0] + at * step for at in range(MOST_MOMENTS)]
 
 
 def _values_at(series: Series, times: Sequence[float]) -> list[float]:
