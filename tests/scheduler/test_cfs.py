@@ -442,6 +442,14 @@ def test_a_trainer_moves_only_if_the_order_stays() -> None:
     assert not decide(a_host("a", 7), running("more", 4, "a"), running("less", 3, "a")).changes
 
 
+def test_jobs_of_different_shapes_hand_no_trainer_back_and_forth() -> None:
+    """Row 12: the taker of a step of 12 may not end above the giver of one of 11."""
+    more, less = running("more", 6, "a"), running("less", 2, "a", each=room(1, 2))
+    assert targets(decide(a_host("a", 8), more, less)) == {"more": 5, "less": 3}
+    more, less = running("more", 5, "a"), running("less", 3, "a", each=room(1, 2))
+    assert not decide(a_host("a", 8), more, less).changes
+
+
 def test_a_fairness_move_waits_while_anything_else_is_to_do() -> None:
     """Row 13."""
     found = decide(a_host("a", 9), running("more", 6, "a"), running("less", 2, "a"))

@@ -64,13 +64,12 @@ class Lines:
         return high
 
 
-def in_order(plan: Round, hungry: Ints, is_alive: Callable[[Ints], Bools]) -> Iterator[list[int]]:
-    """Whose step comes next, in portions. A job stands there as often as it has steps; `is_alive` says, between
-    portions, who has not dropped out."""
+def in_order(plan: Round, hungry: Ints, is_alive: Callable[[Ints], Bools], portion: int = FIRST) -> Iterator[list[int]]:
+    """Whose step comes next, in portions of rising length. A job stands there as often as it has steps; `is_alive`
+    says, between portions, who has not dropped out."""
     bent = np.array([job in plan.keys.bent or plan.unit[job] > 1 for job in hungry.tolist()], dtype=np.bool_)
     lines = _lines(plan, hungry[~bent])
     curved = sorted((key, plan.keys.rank[job], job) for job in hungry[bent].tolist() for key in _keys_ahead(plan, job))
-    portion = FIRST
     while len(lines.job) or curved:
         lines = lines.where(is_alive(lines.job) & (lines.at <= lines.most))
         level = lines.level(portion) if len(lines.job) else float(np.inf)
