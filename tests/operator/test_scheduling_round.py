@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from shoal.core.hosts import Amounts, HostSeen, PodUse
 from shoal.operator.allowances import Allowance
 from shoal.operator.scheduling.facts import JobFacts
-from shoal.operator.scheduling.ledger import filled
-from shoal.operator.scheduling.round import Held, Holding, Known, begin, conclude
+from shoal.operator.scheduling.ledger import Ledger, filled
+from shoal.operator.scheduling.round import Held, Holding, Known, Looks, begin, conclude
 from shoal.operator.scheduling.whatif import what_if
 from shoal.operator.standings import of_status, to_status
 from shoal.scheduler.actuation import Standing
@@ -47,6 +47,7 @@ class Cluster:
         self.pods: dict[str, PodUse] = {}
         self.holding: Holding = {}
         self.min_v, self.now, self._made = 0.0, 1_000.0, 0
+        self.ledger, self.looks, self.counted = Ledger(), Looks(), dict[str, PodUse]()
         self.last = Decisions()
 
     @property
@@ -55,7 +56,15 @@ class Cluster:
 
     def round(self, seconds: float = 5.0) -> Decisions:
         self.now += seconds
-        taken_up = begin(self.known, self.holding, self.min_v, SETTINGS, now=self.now)
+        for uid in self.counted.keys() - self.pods.keys():
+            self.ledger.gone(uid)
+        for uid, use in self.pods.items():
+            if self.counted.get(uid) != use:
+                self.ledger.saw(use)
+        self.counted = dict(self.pods)
+        known = replace(self.known, ledger=self.ledger)
+        taken_up = begin(known, self.holding, self.min_v, SETTINGS, looks=self.looks, now=self.now)
+        assert taken_up == begin(self.known, self.holding, self.min_v, SETTINGS, now=self.now), "a look was outdated"
         decisions = CFS(taken_up.snapshot, self.now, SETTINGS)
         outcome = conclude(taken_up, decisions, now=self.now)
         self.holding, self.min_v, self.last = outcome.holding, decisions.min_v, decisions

@@ -27,6 +27,7 @@ class Ledger:
         self._ending: dict[str, dict[str, PodUse]] = {}
         self._homeless: dict[str, PodUse] = {}
         self._used: dict[str, tuple[Room, int]] = {}
+        self._versions: dict[str, int] = {}
 
     def saw(self, use: PodUse) -> None:
         self.gone(use.uid)
@@ -45,6 +46,10 @@ class Ledger:
     def of(self, job: str) -> list[PodUse]:
         """The Pods that say they belong to the job with this uid, by name."""
         return sorted(self._jobs.get(job, {}).values(), key=lambda use: use.name)
+
+    def version(self, job: str) -> int:
+        """Another number whenever anything about the job's Pods has changed."""
+        return self._versions.get(job, 0)
 
     def jobs(self) -> Iterable[str]:
         return self._jobs.keys()
@@ -77,6 +82,7 @@ class Ledger:
     def _count(self, use: PodUse, times: int) -> None:
         host = self.host_of(use)
         if use.job:
+            self._versions[use.job] = self._versions.get(use.job, 0) + 1
             _keep(self._jobs, use.job, use, times)
         if use.is_over:
             return

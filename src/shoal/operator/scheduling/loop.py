@@ -16,7 +16,7 @@ from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.scheduling.facts import JobFacts
 from shoal.operator.scheduling.ledger import Ledger
-from shoal.operator.scheduling.round import Held, Known, Outcome, Round, begin, conclude
+from shoal.operator.scheduling.round import Held, Known, Looks, Outcome, Round, begin, conclude
 from shoal.scheduler.decisions import Action, Decisions
 from shoal.scheduler.policies import Policy
 from shoal.scheduler.rows import JobKey
@@ -55,6 +55,7 @@ class Scheduler:
         self._metrics, self._keep, self._ignored, self._clock = metrics, keep, ignored, clock
         self._holding: dict[JobKey, Held] = {}
         self._told: dict[JobKey, tuple[Allowance, float]] = {}
+        self._looks: Looks = {}
         self._unheard: set[tuple[str, str]] = set()
         self._min_v = 0.0
         self._trouble: str | None = None
@@ -109,7 +110,7 @@ class Scheduler:
                 facts=[facts for source in self._sources for facts in source()],
                 ledger=self._ledger,
             )
-            taken_up = begin(known, self._holding, self._min_v, settings, now=now)
+            taken_up = begin(known, self._holding, self._min_v, settings, looks=self._looks, now=now)
             decisions = await asyncio.to_thread(policy, taken_up.snapshot, now, settings)
             self._take(taken_up, decisions, conclude(taken_up, decisions, now=now), now)
             result = "ok"

@@ -62,7 +62,32 @@ class Round:
     """All jobs, also those that take no part, with time passed."""
 
 
-def begin(known: Known, before: Holding, min_v: float, settings: SchedulerSettings, *, now: Seconds) -> Round:
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A look at a job that need not be repeated while nothing it was based on has changed."""
+
+    facts: JobFacts
+    standing: Standing
+    victims: tuple[str, ...] | None
+    version: int
+    """Of its Pods."""
+    view: JobView
+
+
+Looks = dict[JobKey, Looked]
+
+
+def begin(
+    known: Known,
+    before: Holding,
+    min_v: float,
+    settings: SchedulerSettings,
+    *,
+    looks: Looks | None = None,
+    now: Seconds,
+) -> Round:
+    """`looks`: those of earlier rounds on the same ledger, brought up to date here. Few jobs change in a second."""
+    looks = {} if looks is None else looks
     capacity = _capacity(known.hosts)
     holding: dict[JobKey, Held] = {}
     views: dict[JobKey, JobView] = {}
@@ -70,15 +95,16 @@ def begin(known: Known, before: Holding, min_v: float, settings: SchedulerSettin
     for facts in sorted(known.facts, key=lambda each: (each.created, each.key)):
         held = before.get(facts.key)
         saved = held.allowance if held is not None and held.uid == facts.uid else _remembered(facts)
-        pods = known.ledger.of(facts.uid)
         if facts.takes_part:
-            allowance, views[facts.key] = _taken_up(facts, saved, pods, known.ledger, min_v, capacity, settings, now)
+            allowance, views[facts.key] = _taken_up(facts, saved, known.ledger, looks, min_v, capacity, settings, now)
         else:
-            allowance = _set_aside(facts, saved, pods, known.ledger, capacity, settings, now)
+            allowance = _set_aside(facts, saved, known.ledger, capacity, settings, now)
             if not facts.suspended:
                 without_plan += 1
                 allowance = replace(allowance, starts_master=without_plan <= settings.max_starting_masters)
         holding[facts.key] = Held(uid=facts.uid, allowance=allowance)
+    for key in looks.keys() - views.keys():
+        del looks[key]
     facts_of = {facts.key: facts for facts in known.facts}
     services = waiting_services(known.ledger, settings.service_priority_floor)
     snapshot, views = _snapshot(known, views, facts_of, services, min_v, settings)
@@ -95,10 +121,7 @@ def _snapshot(
 ) -> tuple[Snapshot, dict[JobKey, JobView]]:
     placements = [facts[key].placement for key in views] + [pod.placement for pod in services]
     pools = Pools(known.hosts or (), placements)
-    placed = {
-        key: replace(view, row=replace(view.row, pools=pools.admitting(facts[key].placement)))
-        for key, view in views.items()
-    }
+    placed = {key: _in_pools(view, pools.admitting(facts[key].placement)) for key, view in views.items()}
     scheduled = frozenset(facts[key].uid for key in views)
     snapshot = Snapshot.of(
         host_rows(known.hosts, known.ledger, placed.values(), scheduled, pools),
@@ -110,11 +133,39 @@ def _snapshot(
     return snapshot, placed
 
 
+def _in_pools(view: JobView, pools: frozenset[str] | None) -> JobView:
+    return view if view.row.pools == pools else replace(view, row=replace(view.row, pools=pools))
+
+
+def _look(
+    facts: JobFacts,
+    standing: Standing,
+    victims: tuple[str, ...] | None,
+    ledger: Ledger,
+    looks: Looks,
+    now: Seconds,
+) -> JobView:
+    known, version = looks.get(facts.key), ledger.version(facts.uid)
+    if (
+        known is not None
+        and known.facts is facts
+        and known.version == version
+        and (known.standing, known.victims) == (standing, victims)
+    ):
+        return known.view
+    view = look_at(facts, standing, ledger.of(facts.uid), ledger, victims=victims, now=now)
+    if view.going:  # it says until when, which moves on
+        looks.pop(facts.key, None)
+    else:
+        looks[facts.key] = Looked(facts, standing, victims, version, view)
+    return view
+
+
 def _taken_up(
     facts: JobFacts,
     saved: Allowance | None,
-    pods: Sequence[PodUse],
     ledger: Ledger,
+    looks: Looks,
     min_v: float,
     capacity: Room,
     settings: SchedulerSettings,
@@ -122,18 +173,19 @@ def _taken_up(
 ) -> tuple[Allowance, JobView]:
     standing = saved.standing if saved is not None else None
     if standing is None or (standing.target == 0 and standing.waiting_since is None):
-        blank = look_at(facts, Standing(), pods, ledger, now=now).row
+        blank = look_at(facts, Standing(), (), ledger, now=now).row
         standing = arrive(blank, standing, min_v, capacity, now, settings)
-    view = look_at(facts, standing, pods, ledger, victims=None if saved is None else saved.victims, now=now)
-    standing = advance(standing, view.row, view.running, capacity, now, settings)
-    row = replace(view.row, attained=standing.attained, frozen_until=standing.frozen_until)
-    return _with_standing(saved, standing), replace(view, row=row)
+    view = _look(facts, standing, None if saved is None else saved.victims, ledger, looks, now)
+    after = advance(standing, view.row, view.running, capacity, now, settings)
+    if after != standing:
+        row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until)
+        view = replace(view, row=row)
+    return _with_standing(saved, after), view
 
 
 def _set_aside(
     facts: JobFacts,
     saved: Allowance | None,
-    pods: Sequence[PodUse],
     ledger: Ledger,
     capacity: Room,
     settings: SchedulerSettings,
@@ -142,7 +194,7 @@ def _set_aside(
     """A job that its owner has suspended, or that nobody has asked anything for: it keeps what it attained."""
     standing = saved.standing if saved is not None else Standing(attained=Attained(at=now))
     standing = replace(standing, target=0, waiting_since=None, settling=False, frozen_until=0.0)
-    view = look_at(facts, standing, pods, ledger, now=now)
+    view = look_at(facts, standing, ledger.of(facts.uid), ledger, now=now)
     standing = advance(standing, view.row, view.running, capacity, now, settings)
     if facts.suspended:
         return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it")
@@ -160,6 +212,8 @@ def _remembered(facts: JobFacts) -> Allowance | None:
 
 
 def _with_standing(saved: Allowance | None, standing: Standing) -> Allowance:
+    if saved is not None and saved.standing is standing:
+        return saved
     if saved is None:
         return Allowance(standing=standing, code=Code.QUEUED, reason="it was just seen", starts_master=False)
     return replace(saved, standing=standing)
