@@ -66,6 +66,8 @@ def pollux_workload() -> tuple[str, Workload]:
     beside = Path(__file__).parents[2] / "shared" / "traces"
     folder = Path(os.environ.get("SHOAL_TRACES", beside)) / "pollux-osdi21"
     if (folder / "applications.json").exists():
+        import scipy.interpolate  # noqa: F401  not in the times
+
         return "Pollux workload-6, 160 jobs", published_workloads(folder, "1.0", load_applications(folder))[5]
     return "160 look-alike jobs, 8 h", look_alike()
 

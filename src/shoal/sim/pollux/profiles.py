@@ -161,6 +161,7 @@ class MeasuredSpeeds:
         }
         self._points = (*_means_by_size(self._placements), *scalability)
         self._between_sizes: LinearNDInterpolator | None = None
+        self._sizes: dict[tuple[int, int, int], tuple[float, float] | None] = {}
 
     def pass_seconds(self, shape: Placement, local_batch: int) -> tuple[float, float]:
         found = self._on_line(shape, local_batch) if shape in self._placements else self._by_size(shape, local_batch)
@@ -172,11 +173,13 @@ class MeasuredSpeeds:
         return found
 
     def _by_size(self, shape: Placement, local_batch: int) -> tuple[float, float] | None:
-        if self._between_sizes is None:
-            self._between_sizes = _interpolator(self._points)
-        found = self._between_sizes([[min(len(shape), MOST_HOSTS), sum(shape), local_batch]])[0]
-        step, sync = float(found[0]), float(found[1])
-        return None if math.isnan(step) else (step, sync)
+        size = (min(len(shape), MOST_HOSTS), sum(shape), local_batch)
+        if size not in self._sizes:
+            if self._between_sizes is None:
+                self._between_sizes = _interpolator(self._points)
+            step, sync = map(float, self._between_sizes([size])[0])
+            self._sizes[size] = None if math.isnan(step) else (step, sync)
+        return self._sizes[size]
 
     def _on_line(self, shape: Placement, local_batch: int) -> tuple[float, float] | None:
         passes = self._placements[shape]
