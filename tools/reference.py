@@ -12,17 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_type_hints
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.api.elasticjob import ElasticJobSpec, ElasticJobStatus, ReplicaSpec, ResourceSpec, RoleSpec
+from shoal.api.fields import Field
 from shoal.api.jobresource import JobResourceSpec, JobResourceStatus
 from shoal.api.reference import FIELDS_HEAD, RULES_HEAD, field_rows, rule_rows
-from shoal.api.rules import elastic_job_rules, job_resource_rules, scale_plan_rules
+from shoal.api.rules import elastic_job_rules, job_resource_rules, scale_plan_rules, training_job_rules
 from shoal.api.scaleplan import PodMeta, ScalePlanSpec, ScalePlanStatus
+from shoal.api.trainingjob import MasterSpec, TrainerSpec, TrainingJobSpec, TrainingJobStatus
 from shoal.cli.flags import Flag
 from shoal.cli.operator import FLAGS as OPERATOR_FLAGS
 from shoal.cli.run_flags import FLAGS
+from shoal.cli.simulate import FLAGS as SIMULATE_FLAGS
 from shoal.core.exits import (
     EXIT_DO_NOT_RESTART,
     EXIT_LEFT,
@@ -48,6 +53,9 @@ from shoal.core.recovery import (
 from shoal.core.view import ResizeView
 from shoal.master.metrics import MasterMetrics
 from shoal.operator.metrics import OperatorMetrics
+from shoal.operator.scheduling.settings import SettingsText
+from shoal.scheduler.rows import Room
+from shoal.scheduler.settings import Load, SchedulerSettings, Scores
 
 DOCS = Path(__file__).parents[1] / "docs"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -150,16 +158,54 @@ def resources() -> Mapping[str, str]:
         "scaleplan-status": field_rows(ScalePlanStatus, flat=True),
         "jobresource-spec": field_rows(JobResourceSpec, flat=True),
         "jobresource-status": field_rows(JobResourceStatus, flat=True),
+        "trainingjob-spec": field_rows(TrainingJobSpec),
+        "trainingjob-trainer": field_rows(TrainerSpec),
+        "trainingjob-master": [row for row in field_rows(MasterSpec) if row not in field_rows(TrainerSpec)],
+        "trainingjob-status": field_rows(TrainingJobStatus, flat=True),
     }
     rules = {
         "elasticjob-rules": rule_rows(elastic_job_rules()),
         "scaleplan-rules": rule_rows(scale_plan_rules()),
         "jobresource-rules": rule_rows(job_resource_rules()),
+        "trainingjob-rules": rule_rows(training_job_rules()),
     }
     return {
         **{name: table(FIELDS_HEAD, rows) for name, rows in fields.items()},
         **{name: table(RULES_HEAD, rows) for name, rows in rules.items()},
     }
+
+
+def scheduler_settings() -> str:
+    """What the scheduler's ConfigMap may say, with what holds where it says nothing."""
+    defaults = SchedulerSettings()
+    hints = get_type_hints(SettingsText, include_extras=True)
+    rows = []
+    for field in msgspec.structs.fields(SettingsText):
+        meaning = next(each for each in hints[field.name].__metadata__ if isinstance(each, Field))
+        default = getattr(defaults, field.name)
+        shown = f"{default / 1000:g}" if field.name == "cpu_per_gpu" else _default(default)
+        rows.append([f"`{field.encode_name}`", meaning.meaning, shown])
+    return table(["setting", "meaning", "default"], rows)
+
+
+def _default(value: object) -> str:
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case Load():
+            return f"grow {value.grow}, reclaim {value.reclaim}"
+        case Scores():
+            return f"gpu {value.gpu}, core {value.core}, gibibyte {value.gibibyte}, {value.mode}"
+        case float() | int():
+            return f"{value:g}"
+        case Room():
+            return "nothing"
+        case Mapping():
+            return ", ".join(f"{name} {each:,}" for name, each in value.items()) or "none"
+        case tuple():
+            return "none"
+        case _:
+            return f"`{value}`"
 
 
 TABLES = {
@@ -168,6 +214,8 @@ TABLES = {
     "exit-codes": exit_codes,
     "flags": flags,
     "operator-flags": lambda: flags(OPERATOR_FLAGS),
+    "simulate-flags": lambda: flags(SIMULATE_FLAGS),
+    "scheduler-settings": scheduler_settings,
 }
 PLACE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 

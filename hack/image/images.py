@@ -1,6 +1,7 @@
 """Images for the test cluster's real node, made of this machine's files: nothing is pulled, nothing is built twice.
 
 - Shoal's own, as `deploy/Dockerfile` makes it for people: the bundle at /shoal, glibc, a user without rights.
+- etcd, as a TrainingJob's master keeps its state in.
 - A user's, with glibc and a shell and no Python at all: what an agent must get on with.
 """
 
@@ -14,6 +15,7 @@ from hack.kube.harness.images import Image, busybox
 
 SHOAL = "localhost/shoal:test"
 NO_PYTHON = "localhost/no-python:test"
+ETCD = "localhost/etcd:test"
 USER = "shoal:x:65532:65532:shoal:/:/bin/false\n"
 NSS = ("libnss_files.so", "libnss_dns.so")
 """How names are looked up; in newer glibc they are part of libc."""
@@ -39,6 +41,13 @@ def no_python_image() -> Image:
     """A shell, glibc, and nothing else."""
     plain = busybox()
     return Image(name=NO_PYTHON, files={**plain.files, **glibc()}, links=plain.links)
+
+
+def etcd_image() -> Image:
+    """etcd as its authors build it; built here once."""
+    build = Path(__file__).parents[1] / "etcd" / "build"
+    found = subprocess.run([build], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return Image(name=ETCD, files={"bin/etcd": Path(found), **glibc()}, folders=("data",))
 
 
 def glibc() -> dict[str, bytes | Path]:

@@ -9,6 +9,7 @@ import yaml
 
 from shoal.api.elasticjob import API_VERSION, ElasticJob
 from shoal.api.jobresource import API_VERSION as EASYDL
+from shoal.api.trainingjob import API_VERSION as PADDLE
 
 Written = dict[str, Any]
 EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
@@ -51,6 +52,16 @@ def a_job_resource(**spec: Any) -> Written:
         "kind": "JobResource",
         "metadata": {"name": "resource"},
         "spec": copy.deepcopy({"selector": {"name": "job"}, **spec}),
+    }
+
+
+def a_training_job(name: str = "job", /, *, trainer: Written | None = None, **spec: Any) -> Written:
+    trainer = {"entrypoint": "python train.py", **(trainer or {})}
+    return {
+        "apiVersion": PADDLE,
+        "kind": "TrainingJob",
+        "metadata": {"name": name},
+        "spec": copy.deepcopy({"image": "trainer", "trainer": trainer, **spec}),
     }
 
 

@@ -5,7 +5,7 @@ The same table is held against `problems` and against a real API server.
 
 from typing import Any, NamedTuple
 
-from tests.api.builders import a_job, a_job_resource, a_plan, a_template
+from tests.api.builders import a_job, a_job_resource, a_plan, a_template, a_training_job
 
 
 class Refused(NamedTuple):
@@ -168,6 +168,74 @@ def refused() -> list[Refused]:
             "spec.resource_updation[0].resource",
             "",
         ),
+        *_training_jobs(),
+    ]
+
+
+def _asking(**resources: Any) -> dict[str, Any]:
+    return a_training_job(trainer={"resources": resources})
+
+
+def _training_jobs() -> list[Refused]:
+    few = {"min-instance": 3, "max-instance": 2}
+    elastic = {"min-instance": 1, "max-instance": 2}
+    trainer = "spec.trainer.resources"
+    gpu = {"nvidia.com/gpu": 1}
+    return [
+        Refused("no-trainer", a_training_job(pserver={}) | {"spec": {}}, "spec.trainer", ""),
+        Refused("a-long-name-of-a-training-job", a_training_job("t" * 41), "metadata.name", "at most 40 characters"),
+        Refused(
+            "more-trainers-at-least-than-at-most",
+            a_training_job(trainer=few),
+            "spec.trainer.min-instance",
+            "must not exceed max-instance",
+        ),
+        Refused(
+            "more-servers-at-least-than-at-most",
+            a_training_job(pserver=few),
+            "spec.pserver.min-instance",
+            "must not exceed max-instance",
+        ),
+        Refused("no-trainer-at-least", a_training_job(trainer={"min-instance": 0}), "spec.trainer.min-instance", ""),
+        Refused(
+            "elastic-without-fault-tolerance",
+            a_training_job(trainer=elastic, fault_tolerant=False),
+            "spec.fault_tolerant",
+            "max-instance should equal min-instance when fault_tolerant is disabled",
+        ),
+        Refused(
+            "elastic-from-one-without-fault-tolerance",
+            a_training_job(trainer={"max-instance": 2}, fault_tolerant=False),
+            "spec.fault_tolerant",
+            "max-instance should equal min-instance",
+        ),
+        Refused("devices-without-cores", _asking(limits=gpu), trainer, "must ask for cpu"),
+        Refused("devices-with-no-core-at-all", _asking(limits=gpu, requests={"cpu": 0}), trainer, "must ask for cpu"),
+        Refused(
+            "old-devices-without-cores",
+            _asking(limits={"alpha.kubernetes.io/nvidia-gpu": "1"}),
+            trainer,
+            "must ask for cpu",
+        ),
+        Refused(
+            "half-a-device",
+            _asking(limits={"nvidia.com/gpu": "500m", "cpu": 1}),
+            f"{trainer}.limits",
+            "whole numbers",
+        ),
+        Refused("a-request-above-its-limit", _asking(requests={"cpu": 2}, limits={"cpu": "1500m"}), trainer, "exceed"),
+        Refused("memory-of-a-trainer-without-a-unit", _asking(requests={"memory": 600}), f"{trainer}.requests", "unit"),
+        Refused("no-quantity", _asking(requests={"cpu": "a lot"}), f"{trainer}.requests.cpu", ""),
+        Refused("a-negative-quantity", _asking(requests={"cpu": -1}), f"{trainer}.requests.cpu", ""),
+        Refused(
+            "two-members-of-etcd", a_training_job(master={"etcd-replicas": 2}), "spec.master.etcd-replicas", "or 3"
+        ),
+        Refused(
+            "a-workspace-without-a-root", a_training_job(trainer={"workspace": "home"}), "spec.trainer.workspace", ""
+        ),
+        Refused("a-port-of-nobody", a_training_job(port=70_000), "spec.port", ""),
+        Refused("a-class-of-nobody", a_training_job(priority="Highest"), "spec.priority", ""),
+        Refused("a-field-of-nobody", a_training_job(trainer={"replicas": 3}), "spec.trainer.replicas", ""),
     ]
 
 
@@ -188,4 +256,14 @@ def changes() -> list[tuple[str, dict[str, Any], dict[str, Any], str]]:
         ("batch", a_job(globalBatch=4), a_job(globalBatch=8), "globalBatch"),
         ("batch-at-last", a_job(), a_job(globalBatch=8), "globalBatch"),
         ("manager", a_job(), a_job(managedBy="somebody.else/controller"), "managedBy"),
+        ("image", a_training_job(), a_training_job(image="another"), "image"),
+        ("entrypoint", a_training_job(), a_training_job(trainer={"entrypoint": "sh"}), "trainer.entrypoint"),
+        ("servers", a_training_job(), a_training_job(pserver={}), "pserver"),
+        ("master", a_training_job(), a_training_job(master={}), "master"),
+        (
+            "resources",
+            a_training_job(pserver={"resources": {"requests": {"cpu": 1}}}),
+            a_training_job(pserver={"resources": {"requests": {"cpu": 2}}}),
+            "pserver.resources",
+        ),
     ]

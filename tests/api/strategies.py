@@ -10,11 +10,13 @@ from shoal.api.elasticjob import API_VERSION
 from shoal.api.jobresource import API_VERSION as EASYDL
 from shoal.api.rules import ROLES
 from shoal.api.schema import INT_OR_STRING, LIST_KEYS, PRESERVE, Schema
+from shoal.api.trainingjob import API_VERSION as PADDLE
 from shoal.api.validation import kinds
 
 JOB = kinds()[API_VERSION, "ElasticJob"].schema
 PLAN = kinds()[API_VERSION, "ScalePlan"].schema
 RESOURCE = kinds()[EASYDL, "JobResource"].schema
+TRAINING = kinds()[PADDLE, "TrainingJob"].schema
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
 MEMORY = st.sampled_from(["1Mi", "256Mi", "1.5Gi", "2e9", "1048576", 1_048_576, "8G", "+64Mi", "1048576000m"])
@@ -145,7 +147,41 @@ def _object(draw: st.DrawFn, api_version: str, kind: str, spec: Written) -> Writ
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": draw(NAMES)}, "spec": spec}
 
 
-valid = jobs() | plans() | job_resources()
+GPUS = ("nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu")
+
+
+@st.composite
+def training_jobs(draw: st.DrawFn) -> Written:
+    """Valid TrainingJobs."""
+    spec = draw(values(TRAINING))
+    for part in ("trainer", "pserver", "master"):
+        if part not in spec:
+            continue
+        low, high = sorted(draw(st.lists(st.integers(1, 100), min_size=2, max_size=2)))
+        counts = {"min-instance": low, "max-instance": high}
+        spec[part] |= {name: count for name, count in counts.items() if name in spec[part]}
+        if "resources" in spec[part]:
+            spec[part]["resources"] = draw(_requirements())
+        if "etcd-replicas" in spec[part]:
+            spec[part]["etcd-replicas"] = draw(st.sampled_from([1, 3]))
+    if "max-instance" in spec["trainer"] and "fault_tolerant" in spec:
+        spec["fault_tolerant"] = True
+    return _object(draw, PADDLE, "TrainingJob", spec)
+
+
+@st.composite
+def _requirements(draw: st.DrawFn) -> Written:
+    """Requests below limits; cores where there are devices."""
+    cores = st.sampled_from([1, "500m", "0.25", "1e0"])
+    requests = draw(st.fixed_dictionaries({}, optional={"cpu": cores, "memory": MEMORY}))
+    limits = draw(st.fixed_dictionaries({}, optional={"cpu": st.sampled_from([2, "8"]), "memory": st.just("16Gi")}))
+    if "cpu" in requests | limits:
+        limits |= draw(st.dictionaries(st.sampled_from(GPUS), st.sampled_from([0, 1, "4"]), max_size=1))
+    both = {"requests": requests, "limits": limits}
+    return {name: amounts for name, amounts in both.items() if amounts or draw(st.booleans())}
+
+
+valid = jobs() | plans() | job_resources() | training_jobs()
 
 # What goes wrong -------------------------------------------------------------------------------------------
 
@@ -172,7 +208,9 @@ def broken(draw: st.DrawFn) -> Written:
             case "remove":
                 holder.pop(key)
             case _:
-                name = draw(st.sampled_from(["min", "max", "replicas", "memory", "surprise", "template", "nodeUnit"]))
+                names = ["min", "max", "replicas", "memory", "surprise", "template", "nodeUnit"]
+                names += ["min-instance", "max-instance", "fault_tolerant", "nvidia.com/gpu", "cpu"]
+                name = draw(st.sampled_from(names))
                 if isinstance(holder, dict):
                     holder[name] = draw(hostile)
     return written

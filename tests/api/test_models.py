@@ -4,12 +4,12 @@ import msgspec
 import pytest
 from tests.api.builders import EXAMPLES, a_job, a_plan, example
 
-from shoal.api import ElasticJob, JobResource, ScalePlan
+from shoal.api import ElasticJob, JobResource, ScalePlan, TrainingJob
 from shoal.api.elasticjob import ElasticJobStatus, Grant, RoleCount
 from shoal.api.meta import Condition, condition
 from shoal.api.scaleplan import is_manual, job_name
 
-MODELS = {"ElasticJob": ElasticJob, "ScalePlan": ScalePlan, "JobResource": JobResource}
+MODELS = {"ElasticJob": ElasticJob, "ScalePlan": ScalePlan, "JobResource": JobResource, "TrainingJob": TrainingJob}
 
 
 @pytest.mark.parametrize("name", [path.stem for path in EXAMPLES])

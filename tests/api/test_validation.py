@@ -10,12 +10,13 @@ from tests.api.builders import EXAMPLES, a_job, a_job_resource, a_plan, a_templa
 from tests.api.refused import Refused, changes, refused
 from tests.api.strategies import broken, jobs, valid
 
-from shoal.api import ElasticJob, JobResource, ScalePlan
+from shoal.api import ElasticJob, JobResource, ScalePlan, TrainingJob
 from shoal.api.jobspec import normalise
 from shoal.api.rules import same
+from shoal.api.trainingspec import understand
 from shoal.api.validation import problems
 
-MODELS = {"ElasticJob": ElasticJob, "ScalePlan": ScalePlan, "JobResource": JobResource}
+MODELS = {"ElasticJob": ElasticJob, "ScalePlan": ScalePlan, "JobResource": JobResource, "TrainingJob": TrainingJob}
 
 
 @pytest.mark.parametrize("name", [path.stem for path in EXAMPLES])
@@ -118,6 +119,8 @@ def test_nothing_crashes_on_what_is_broken_and_what_passes_decodes(written: dict
         kept = msgspec.convert(written, MODELS[written["kind"]])
         if isinstance(kept, ElasticJob):
             normalise(kept)
+        if isinstance(kept, TrainingJob):
+            understand(kept)
 
 
 anything = st.recursive(

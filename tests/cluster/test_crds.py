@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hack.kube.harness import ApiError, Cluster
 from hypothesis import HealthCheck, given, settings
-from tests.api.builders import EXAMPLES, a_job, a_plan, a_template, example
+from tests.api.builders import EXAMPLES, a_job, a_plan, a_template, a_training_job, example
 from tests.api.refused import Refused, changes, refused
 from tests.api.strategies import broken, valid
 
@@ -33,14 +33,18 @@ def server(control_plane: Cluster) -> Cluster:
 
     def established(items: list[Written]) -> bool:
         ours = [each for each in items if each["metadata"]["name"] in names]
-        return len(ours) == len(names) and all(conditions(each)["Established"]["status"] == "True" for each in ours)
+        return len(ours) == len(names) and all(is_established(each) for each in ours)
 
     control_plane.api.wait(path, established, what="our CRDs are established")
     return control_plane
 
 
+def is_established(crd: Written) -> bool:
+    return conditions(crd).get("Established", {}).get("status") == "True"
+
+
 def conditions(item: Written) -> dict[str, Written]:
-    return {each["type"]: each for each in item.get("status", {}).get("conditions", [])}
+    return {each["type"]: each for each in item.get("status", {}).get("conditions") or []}
 
 
 def verdict(server: Cluster, written: Written) -> str:
@@ -88,7 +92,7 @@ def test_the_seeds_and_published_examples_apply_unchanged(server: Cluster, path:
 def test_what_is_applied_is_kept_word_for_word(server: Cluster, path: Path, kept: Callable[[Written], Written]) -> None:
     written = example(path.stem)
     stored = kept(written)["spec"]
-    if written["kind"] == "ElasticJob":
+    if written["kind"] in ("ElasticJob", "TrainingJob"):
         written["spec"].setdefault("suspend", False)
     assert stored == written["spec"]
 
@@ -113,13 +117,13 @@ def test_what_members_are_made_of_changes_only_while_suspended(
     server: Cluster, kept: Callable[[Written], Written], old: Written, new: Written, field: str
 ) -> None:
     kept(old)
-    path = f"{COLLECTIONS['ElasticJob']}/{old['metadata']['name']}"
+    path = f"{COLLECTIONS[old['kind']]}/{old['metadata']['name']}"
 
     def change(written: Written) -> None:
         version = server.api.get(path)["metadata"]["resourceVersion"]
         server.api.call("PUT", path, {**written, "metadata": {**written["metadata"], "resourceVersion": version}})
 
-    with pytest.raises(ApiError, match=f"{field} cannot change while the job runs"):
+    with pytest.raises(ApiError, match=f"{field} cannot (change|come or go) while the job runs"):
         change(new)
     change({**old, "spec": {**old["spec"], "suspend": True}})
     change(new)
@@ -150,6 +154,17 @@ def test_kubectl_scale_works_beside_replica_specs(server: Cluster, kept: Callabl
     kept(example("dlrover-allreduce"))
     server.kubectl("scale", "elasticjob/torch-mnist", "--replicas=2")
     assert server.api.get(f"{COLLECTIONS['ElasticJob']}/torch-mnist")["spec"]["worker"] == {"replicas": 2}
+
+
+def test_kubectl_scale_says_how_many_trainers_at_most(server: Cluster, kept: Callable[[Written], Written]) -> None:
+    kept(a_training_job("trained", trainer={"min-instance": 2, "max-instance": 4}))
+    server.kubectl("scale", "tj/trained", "--replicas=3")
+    assert server.api.get(f"{COLLECTIONS['TrainingJob']}/trained")["spec"]["trainer"]["max-instance"] == 3
+    with pytest.raises(RuntimeError, match="min-instance must not exceed max-instance"):
+        server.kubectl("scale", "tj/trained", "--replicas=1")
+    head, row = server.kubectl("get", "tj", "trained").splitlines()
+    assert head.split() == ["NAME", "PHASE", "TRAINERS", "TARGET", "MIN", "MAX", "PLACE", "AGE"]
+    assert row.split()[:3] == ["trained", "2", "3"]
 
 
 def test_kubectl_get_shows_what_people_want_to_know(server: Cluster, kept: Callable[[Written], Written]) -> None:

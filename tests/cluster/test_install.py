@@ -21,6 +21,7 @@ CRDS = {
     "elasticjobs.elastic.iml.github.io",
     "scaleplans.elastic.iml.github.io",
     "jobresources.elastic.easydl.org",
+    "trainingjobs.paddlepaddle.org",
 }
 EVERYTHING = {
     "image": {"repository": "registry.example:5000/a/shoal", "digest": "sha256:" + 64 * "0", "pullPolicy": "Always"},
@@ -43,6 +44,9 @@ EVERYTHING = {
     "jobs": {
         "maxMembers": 64,
         "priorityClasses": {"high": "training-high", "low": "training-low"},
+        "priorityClass": {"create": True, "name": "background", "value": -100},
+        "trainingImage": "paddle:1",
+        "etcdImage": "registry.example:5000/a/etcd:1",
         "gpuResource": "amd.com/gpu",
         "gpuTypeLabel": "amd.com/gpu.product-name",
         "sharedMemory": "8Gi",
@@ -104,6 +108,12 @@ def test_the_chart_lints_and_its_flags_exist_whatever_is_set(helm: Path, values:
     assert config.image == container["image"]
     assert config.image_pull_secrets == tuple(each["name"] for each in given.get("imagePullSecrets", ()))
     assert config.priority_classes == given.get("jobs", {}).get("priorityClasses", {})
+    jobs = given.get("jobs", {})
+    assert config.priority_class == jobs.get("priorityClass", {}).get("name", "shoal-training")
+    assert config.training_image == jobs.get("trainingImage")
+    (ranked,) = (each for each in made if each["kind"] == "PriorityClass")
+    assert (ranked["metadata"]["name"], ranked["preemptionPolicy"]) == (config.priority_class, "Never")
+    assert ranked["value"] < 0
     assert config.pod_scaler is given.get("podScaler", {}).get("enabled", False)
     assert config.max_members == given.get("jobs", {}).get("maxMembers", 8)
     assert {each["metadata"]["name"] for each in made if each["kind"] == "CustomResourceDefinition"} == (

@@ -207,7 +207,8 @@ def test_more_than_the_most_is_trimmed_on_the_plan(jobs: Jobs) -> None:
 
 def test_a_quota_that_has_no_room_is_said_in_the_servers_words_and_heals(jobs: Jobs) -> None:
     quota = f"/api/v1/namespaces/{jobs.namespace}/resourcequotas"
-    jobs.cluster.api.create(quota, {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
+    spec = {"hard": {"pods": "2"}, "scopes": ["NotTerminating"]}  # for some Pods only: the scheduler leaves it alone
+    jobs.cluster.api.create(quota, {"metadata": {"name": "small"}, "spec": spec})
     jobs.wait(quota, lambda items: items[0].get("status", {}).get("hard"), "the quota counts")
     jobs.make("mnist", worker={"replicas": 3})
     job = jobs.wait_for("mnist", "Degraded", "True", "QuotaExceeded")
@@ -217,10 +218,30 @@ def test_a_quota_that_has_no_room_is_said_in_the_servers_words_and_heals(jobs: J
     jobs.wait_for("mnist", "Degraded", "False")
 
 
-def test_pods_that_fit_nowhere_are_said(jobs: Jobs) -> None:
-    jobs.make("mnist", worker={"replicas": 1, "resource": {"gpu": 64}})
+def test_a_quota_that_the_scheduler_knows_trims_a_job_and_nothing_is_refused(jobs: Jobs) -> None:
+    quota = f"/api/v1/namespaces/{jobs.namespace}/resourcequotas"
+    jobs.cluster.api.create(quota, {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
+    jobs.wait(quota, lambda items: items[0].get("status", {}).get("hard"), "the quota counts")
+    jobs.make("mnist", worker={"replicas": 3})
+    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
+    job = jobs.wait_for("mnist", "Admitted", "True", "Trimmed")
+    assert condition(job, "Degraded")["status"] == "False"
+    jobs.cluster.api.patch(f"{quota}/small", {"spec": {"hard": {"pods": "10"}}})
+    jobs.settled("mnist", "mnist-master-1", *(f"mnist-worker-{number}" for number in range(3)))
+
+
+def test_a_job_that_fits_nowhere_waits_and_says_so(jobs: Jobs) -> None:
+    jobs.make("mnist", worker={"replicas": 1, "resource": {"gpu": 64, "cpu": "128"}})
+    jobs.wait_for("mnist", "Admitted", "False", "TooLarge")
+    assert jobs.names() == []
+
+
+def test_pods_that_kubernetes_finds_no_host_for_are_said(jobs: Jobs) -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "nobody"}}, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    jobs.make("mnist", worker={"replicas": 1, "template": {"spec": {**TEMPLATE["spec"], "affinity": affinity}}})
     job = jobs.wait_for("mnist", "Ready", "False", "Unschedulable")
-    assert "nvidia.com/gpu" in condition(job, "Ready")["message"]
+    assert "affinity" in condition(job, "Ready")["message"]
 
 
 def test_a_foreign_object_of_a_fixed_name_is_never_adopted(jobs: Jobs) -> None:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from hack.kube.harness import Cluster
 from tests.cluster.operators import Jobs, Process
+from tests.cluster.training_jobs import TrainingJobs
 from tools.install_yaml import INSTALL, NAMESPACE
 
 MakeNamespace = Callable[[Cluster], str]
@@ -29,9 +30,10 @@ GIVEN_AWAY = {
     ("secrets", "patch"),
 }
 """What the operator never does, and must have because the masters' Roles that it makes grant it."""
-FOR_OTHER_CLUSTERS = {("elasticjobs/finalizers", "update")}
+FOR_OTHER_CLUSTERS = {("elasticjobs/finalizers", "update"), ("trainingjobs/finalizers", "update")}
 """Asked for by an admission plug-in that this cluster does not have (OwnerReferencesPermissionEnforcement)."""
 SELDOM = {("events", "patch"), ("scaleplans", "get")}
+SELDOM |= {(resource, "get") for resource in ("replicasets", "statefulsets", "jobs")}
 """An event that is told again; a master's plan that was there when it was to be made."""
 
 
@@ -90,6 +92,7 @@ def test_the_operator_needs_every_shipped_rule_and_no_other(stage: Stage) -> Non
     events = f"/apis/events.k8s.io/v1/namespaces/{jobs.namespace}/events"
     refused = "hosts that run nothing cannot resize Pods, and the server says so"
     jobs.wait(events, lambda items: [each for each in items if each["reason"] == "ResizeRefused"], refused)
+    train(TrainingJobs(jobs.cluster, jobs.namespace))
     calls = calls_of(stage.operator)
     stage.operator.end()
     stage.operator.log.unlink()
@@ -122,6 +125,21 @@ def test_the_operator_needs_every_shipped_rule_and_no_other(stage: Stage) -> Non
     assert shipped - used - GIVEN_AWAY - FOR_OTHER_CLUSTERS - SELDOM == set(), "\n".join(map(str, sorted(calls)))
 
 
+def train(jobs: TrainingJobs) -> None:
+    """A TrainingJob that grows, shrinks, is suspended, and comes back as another."""
+    jobs.make("x", trainer={"min-instance": 1, "max-instance": 1}, pserver={}, master={})
+    jobs.roles({"master": 1, "etcd": 1, "pserver": 1, "trainer": 1})
+    jobs.kubectl("scale", "tj/x", "--replicas=2")
+    jobs.roles({"master": 1, "etcd": 1, "pserver": 1, "trainer": 2})
+    jobs.kubectl("scale", "tj/x", "--replicas=1")
+    jobs.roles({"master": 1, "etcd": 1, "pserver": 1, "trainer": 1})
+    jobs.change("x", suspend=True)
+    jobs.roles({})
+    jobs.change("x", suspend=False, image="localhost/another:1")
+    jobs.roles({"master": 1, "etcd": 1, "pserver": 1, "trainer": 1})
+    jobs.kubectl("delete", "tj/x", "--timeout=60s")
+
+
 def test_the_operator_can_neither_list_nor_watch_secrets_nor_take_more_for_itself(stage: Stage) -> None:
     jobs = stage.jobs
     jobs.make("mnist", worker={"replicas": 1})
@@ -132,7 +150,8 @@ def test_the_operator_can_neither_list_nor_watch_secrets_nor_take_more_for_itsel
         ("get", "secrets", f"--namespace={NAMESPACE}"),
         ("get", "secrets", f"--namespace={jobs.namespace}", "--watch"),
         ("delete", "secret", "mnist-token", f"--namespace={jobs.namespace}"),
-        ("get", "nodes"),
+        ("cordon", "guarded-0"),
+        ("get", "configmaps", f"--namespace={NAMESPACE}"),
         ("delete", "service", "mnist-master", f"--namespace={jobs.namespace}"),
         ("scale", "deployment/any", "--replicas=0", f"--namespace={jobs.namespace}"),
     ):

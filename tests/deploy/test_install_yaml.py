@@ -50,7 +50,7 @@ def test_the_deployments_flags_are_those_of_the_operator(shipped: list[Manifest]
     assert config.port == container["ports"][0]["containerPort"]
     home = only(shipped, "Role", "shoal-operator-home")
     named = {name for rule in home["rules"] for name in rule.get("resourceNames", ())}
-    assert named == {config.lease, config.install_key}
+    assert named == {config.lease, config.install_key, config.scheduler_settings}
 
 
 def test_everything_with_a_namespace_is_in_the_one_that_is_made(shipped: list[Manifest]) -> None:

@@ -28,8 +28,11 @@ FORBIDDEN = {
     "unpickling: state is a msgspec tree and raw tensors": r"\b(c?pickle|dill|cloudpickle)\.(load|loads|Unpickler)\b"
     r"|\ballow_pickle\s*=\s*True|\bweights_only\s*=\s*False",
 }
-ALLOWED = {"Makefile": {"the address of a package registry"}}
-"""The Makefile tells uv *not* to write addresses, and has to name the flags for it."""
+ALLOWED = {
+    "Makefile": {"the address of a package registry"},
+    "tests/api/examples/seed-trainingjob.yaml": {"a path of somebody's machine"},
+}
+"""The Makefile tells uv *not* to write addresses, and has to name the flags for it. The seed's job is as it was."""
 
 
 def offences(text: str) -> set[str]:

@@ -35,8 +35,9 @@ WRITES = frozenset({"write_status", "ensure", "create_pod", "delete_pod", "delet
 class Crashing:
     """A cluster whose user dies after its n-th write: the write is done, and nothing comes after it."""
 
-    def __init__(self, cluster: KubernetesCluster, after: int | None, ensure: Any = None) -> None:
+    def __init__(self, cluster: Any, after: int | None, ensure: Any = None, *, writes: frozenset[str] = WRITES) -> None:
         self._cluster = cluster
+        self._writes = writes
         self._ensure = ensure
         self._left = after
         self.writes = 0
@@ -46,7 +47,7 @@ class Crashing:
         found = getattr(self._cluster, name)
         if name == "ensure" and self._ensure is not None:
             return lambda manifest: self._ensure(partial(found, manifest))
-        return self._counted(found) if name in WRITES else found
+        return self._counted(found) if name in self._writes else found
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
         async def counted(*args: Any, **kwargs: Any) -> Any:

@@ -290,3 +290,17 @@ def as_served(resources: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]
     """As the API server completes it: who has only a limit requests as much."""
     limits = resources.get("limits", {})
     return {"limits": limits, "requests": {**limits, **resources.get("requests", {})}}
+
+
+def test_pods_of_jobs_come_after_services_unless_a_template_says_otherwise() -> None:
+    settings = replace(SETTINGS, priority_class="shoal-training")
+    job = a_job()
+    assert job.spec is not None
+    made = member_pod(job, job.spec, job.spec.worker, MEMBER, Resource(), settings)
+    assert made["spec"]["priorityClassName"] == "shoal-training"
+    assert master_pod(job, 1, settings)["spec"]["priorityClassName"] == "shoal-training"
+    template = {"spec": {**TEMPLATE["spec"], "priorityClassName": "mine"}}
+    own = a_job(worker={"template": template})
+    assert own.spec is not None
+    made = member_pod(own, own.spec, own.spec.worker, MEMBER, Resource(), settings)
+    assert made["spec"]["priorityClassName"] == "mine"

@@ -1,11 +1,11 @@
-"""The resources people and controllers write: ElasticJob, ScalePlan, JobResource.
+"""The resources people and controllers write: ElasticJob, ScalePlan, JobResource, TrainingJob.
 
 Four steps, each a module, each pure:
 
-- **models** (`elasticjob`, `scaleplan`, `jobresource`): the fields as they are written, one Struct per object;
+- **models** (`elasticjob`, `scaleplan`, `jobresource`, `trainingjob`): the fields as they are written;
 - **rules** (`schema`, `rules`, `validation`): what may be written. The same schema and the same rules go into the
   CRDs, so the API server and `problems` say the same;
-- **meaning** (`jobspec`): `normalise` turns every accepted spelling into one `JobSpec` with defaults;
+- **meaning** (`jobspec`, `trainingspec`): every accepted spelling becomes one value, with defaults;
 - **CRDs** (`crds`): what is installed in a cluster, generated from the above.
 
 Nothing here reads a clock, a file or a network, and nothing here imports the rest of Shoal.
@@ -14,5 +14,6 @@ Nothing here reads a clock, a file or a network, and nothing here imports the re
 from shoal.api.elasticjob import ElasticJob
 from shoal.api.jobresource import JobResource
 from shoal.api.scaleplan import ScalePlan
+from shoal.api.trainingjob import TrainingJob
 
-__all__ = ["ElasticJob", "JobResource", "ScalePlan"]
+__all__ = ["ElasticJob", "JobResource", "ScalePlan", "TrainingJob"]

@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from shoal.api import elasticjob, jobresource, scaleplan
+from shoal.api import elasticjob, jobresource, scaleplan, trainingjob
 from shoal.api.elasticjob import ElasticJob
 from shoal.api.jobresource import JobResource
 from shoal.api.rules import Rule
 from shoal.api.scaleplan import ScalePlan
 from shoal.api.schema import Schema, structural
+from shoal.api.trainingjob import TrainingJob
 from shoal.api.validation import kinds
 
 Column = dict[str, Any]
@@ -111,6 +112,29 @@ DEFINITIONS = (
             _AGE,
         ),
     ),
+    Definition(
+        model=TrainingJob,
+        api_version=trainingjob.API_VERSION,
+        kind=trainingjob.KIND,
+        plural="trainingjobs",
+        short="tj",
+        scale={
+            "specReplicasPath": ".spec.trainer.max-instance",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+        columns=(
+            _column("Phase", ".status.phase"),
+            _column("Trainers", ".status.replicas", "integer"),
+            _column("Target", ".status.scheduling.target", "integer", about="What the scheduler allows."),
+            _column("Min", ".spec.trainer.min-instance", "integer"),
+            _column("Max", ".spec.trainer.max-instance", "integer"),
+            _column("Place", ".status.scheduling.place", "integer", about="In the queue; 1 is next."),
+            _column("Priority", ".spec.priority", wide=True),
+            _column("Reason", ".status.reason", wide=True),
+            _AGE,
+        ),
+    ),
 )
 
 
@@ -175,8 +199,12 @@ def _hang(rule: Rule, schema: Schema) -> None:
             place = place["items"]
     written = {"rule": rule.cel, "message": rule.message}
     if rule.field and not rule.field.startswith("metadata"):  # a fieldPath must be in the schema; metadata is not
-        written["fieldPath"] = f".{rule.field}"
+        written["fieldPath"] = "".join(_step(name) for name in rule.field.split("."))
     place.setdefault("x-kubernetes-validations", []).append(written)
+
+
+def _step(name: str) -> str:
+    return f".{name}" if "-" not in name else f"['{name}']"
 
 
 # The text of the files -------------------------------------------------------------------------------------

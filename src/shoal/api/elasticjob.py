@@ -35,6 +35,7 @@ from shoal.api.fields import (
     a_text,
 )
 from shoal.api.meta import Conditions, ObjectMeta, ObservedGeneration
+from shoal.api.scheduling import SchedulingStatus
 from shoal.api.templates import POD_TEMPLATE
 
 API_VERSION = "elastic.iml.github.io/v1alpha1"
@@ -348,6 +349,7 @@ class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
     roles: Annotated[list[RoleStatus] | None, Field("Counts per role.", max_items=8)] = None
     world: Annotated[int | None, Field("The world's generation.", minimum=0, int64=True)] = None
     grant: Annotated[Grant | None, Field("What the scheduler allows.")] = None
+    scheduling: Annotated[SchedulingStatus | None, Field("What the scheduler decided, and has to remember.")] = None
     last_decision: Annotated[Decision | None, Field("The operator's last decision.")] = None
     accepted_at: Annotated[
         list[Accepted] | None,

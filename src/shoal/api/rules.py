@@ -288,6 +288,154 @@ def _same_job(field: str) -> Rule:
     )
 
 
+# TrainingJob -----------------------------------------------------------------------------------------------
+
+_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "alpha.kubernetes.io/nvidia-gpu")
+_PARTS = ("trainer", "pserver", "master")
+_MIN, _MAX = "min__dash__instance", "max__dash__instance"
+"""How CEL writes names with a '-'."""
+_FIXED = (
+    *("image", "passes", "port", "ports_num", "ports_num_for_sparse", "volumes", "VolumeMounts", "envs", "master"),
+    *(f"trainer.{name}" for name in ("entrypoint", "workspace", "resources", "envs", "passes")),
+    *(f"pserver.{name}" for name in ("entrypoint", "resources", "envs")),
+)
+
+
+def training_job_rules() -> tuple[Rule, ...]:
+    return (*_job_names(), *_instances(), *_amounts(), *_fixed_while_it_runs())
+
+
+def _instances() -> Iterator[Rule]:
+    for part in ("trainer", "pserver"):
+        yield Rule(
+            at=f"spec.{part}",
+            field="min-instance",
+            cel=f"!has(self.{_MIN}) || !has(self.{_MAX}) || self.{_MIN} <= self.{_MAX}",
+            message="min-instance must not exceed max-instance",
+            holds=lambda part: (
+                not {"min-instance", "max-instance"} <= part.keys() or part["min-instance"] <= part["max-instance"]
+            ),
+        )
+    least = f"(has(self.trainer.{_MIN}) ? self.trainer.{_MIN} : 1)"
+    yield Rule(
+        at="spec",
+        field="fault_tolerant",
+        cel="!has(self.fault_tolerant) || self.fault_tolerant"
+        f" || !has(self.trainer.{_MAX}) || self.trainer.{_MAX} <= {least}",
+        message="max-instance should equal min-instance when fault_tolerant is disabled: a job that grows and shrinks"
+        " has to survive the loss of trainers",
+        holds=lambda spec: spec.get("fault_tolerant", True) or not _is_elastic(spec["trainer"]),
+    )
+    yield Rule(
+        at="spec.master",
+        field="etcd-replicas",
+        cel="!has(self.etcd__dash__replicas) || self.etcd__dash__replicas != 2",
+        message="etcd has 1 member or 3: two of two are needed as well, so a second one only adds a way to fail",
+        holds=lambda master: master.get("etcd-replicas") != 2,
+    )
+
+
+def _is_elastic(trainer: Written) -> bool:
+    least: int = trainer.get("min-instance", 1)
+    return bool(trainer.get("max-instance", least) > least)
+
+
+def _amounts() -> Iterator[Rule]:
+    """What a container asks for, by the rules that Kubernetes has for it and by ours."""
+    for part in _PARTS:
+        at = f"spec.{part}.resources"
+        for kind in ("requests", "limits"):
+            yield _memory_amount(f"{at}.{kind}")
+            yield _device_amounts(f"{at}.{kind}")
+        for name in ("cpu", "memory"):
+            yield _request_below_limit(at, name)
+    for part in ("trainer", "pserver"):
+        yield _cores_beside_devices(f"spec.{part}.resources")
+
+
+def _memory_amount(at: str) -> Rule:
+    return Rule(
+        at=at,
+        field="",
+        cel="!('memory' in self) || quantity(string(self['memory'])).compareTo(quantity('1Mi')) >= 0",
+        message="memory is in bytes and must be at least 1Mi: write a unit, such as 4096Mi or 4Gi",
+        holds=lambda amounts: "memory" not in amounts or parse_quantity(amounts["memory"]) >= MEBIBYTE,
+    )
+
+
+def _device_amounts(at: str) -> Rule:
+    return Rule(
+        at=at,
+        field="",
+        cel=" && ".join(f"(!('{gpu}' in self) || string(self['{gpu}']).matches('^[0-9]{{1,5}}$'))" for gpu in _GPUS),
+        message="devices are counted in whole numbers",
+        holds=lambda amounts: all(_is_whole(amounts[gpu]) for gpu in _GPUS if gpu in amounts),
+    )
+
+
+def _is_whole(written: int | str) -> bool:
+    text = str(written)
+    return text.isascii() and text.isdigit() and len(text) <= 5
+
+
+def _request_below_limit(at: str, name: str) -> Rule:
+    limit, request = f"self.limits['{name}']", f"self.requests['{name}']"
+    return Rule(
+        at=at,
+        field="",
+        cel=f"!has(self.limits) || !has(self.requests) || !('{name}' in self.limits) || !('{name}' in self.requests)"
+        f" || quantity(string({request})).compareTo(quantity(string({limit}))) <= 0",
+        message=f"the request for {name} must not exceed its limit",
+        holds=lambda both: (
+            name not in _of(both, "limits")
+            or name not in _of(both, "requests")
+            or parse_quantity(both["requests"][name]) <= parse_quantity(both["limits"][name])
+        ),
+    )
+
+
+def _cores_beside_devices(at: str) -> Rule:
+    """How many cores a device needs at least is the scheduler's setting; none at all is nobody's wish."""
+
+    def some(kind: str, name: str) -> str:
+        amount = f"quantity(string(self.{kind}['{name}']))"
+        return f"(has(self.{kind}) && '{name}' in self.{kind} && {amount}.compareTo(quantity('0')) > 0)"
+
+    devices = " || ".join(some(kind, gpu) for gpu in _GPUS for kind in ("limits", "requests"))
+    return Rule(
+        at=at,
+        field="",
+        cel=f"!({devices}) || {some('requests', 'cpu')} || {some('limits', 'cpu')}",
+        message="a job that asks for devices must ask for cpu as well: cores launch the kernels and copy the data",
+        holds=lambda both: not any(_has_some(both, gpu) for gpu in _GPUS) or _has_some(both, "cpu"),
+    )
+
+
+def _has_some(both: Written, name: str) -> bool:
+    return any(name in _of(both, kind) and parse_quantity(both[kind][name]) > 0 for kind in ("limits", "requests"))
+
+
+def _fixed_while_it_runs() -> Iterator[Rule]:
+    """What the Pods of a running job were made of. `oldSelf.suspend`: nothing runs, so anything may change."""
+    for path in _FIXED:
+        yield Rule(
+            at="spec",
+            field="",
+            cel=f"(has(oldSelf.suspend) && oldSelf.suspend) || {_unchanged(path)}",
+            message=f"{path} cannot change while the job runs: set spec.suspend to true first",
+            holds=lambda spec, old, path=path: old.get("suspend", False) or same(_at(spec, path), _at(old, path)),
+            transition=True,
+        )
+    yield Rule(
+        at="spec",
+        field="",
+        cel="(has(oldSelf.suspend) && oldSelf.suspend) || has(self.pserver) == has(oldSelf.pserver)",
+        message="pserver cannot come or go while the job runs: set spec.suspend to true first",
+        holds=lambda spec, old: old.get("suspend", False) or ("pserver" in spec) == ("pserver" in old),
+        transition=True,
+    )
+
+
 def same(left: Any, right: Any) -> bool:
     """Whether two JSON values are equal, however deep: `True` is not `1`, and no nesting overflows a stack."""
     pairs = [(left, right)]

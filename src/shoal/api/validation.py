@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from shoal.api import elasticjob, jobresource, scaleplan
-from shoal.api.rules import Rule, elastic_job_rules, job_resource_rules, scale_plan_rules
+from shoal.api import elasticjob, jobresource, scaleplan, trainingjob
+from shoal.api.rules import Rule, elastic_job_rules, job_resource_rules, scale_plan_rules, training_job_rules
 from shoal.api.schema import INT_OR_STRING, LIST_KEYS, PRESERVE, Schema, structural
 
 MAX_SHOWN = 40
@@ -68,6 +68,12 @@ def kinds() -> Mapping[tuple[str, str], Kind]:
             kind=jobresource.KIND,
             schema=structural(jobresource.JobResourceSpec),
             rules=job_resource_rules(),
+        ),
+        Kind(
+            api_version=trainingjob.API_VERSION,
+            kind=trainingjob.KIND,
+            schema=structural(trainingjob.TrainingJobSpec),
+            rules=training_job_rules(),
         ),
     )
     return {(each.api_version, each.kind): each for each in found}

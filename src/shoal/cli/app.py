@@ -64,6 +64,14 @@ def master(context: typer.Context) -> None:
     raise typer.Exit(master.main(context.args))
 
 
+@app.command(context_settings=PASSED_ON)
+def simulate(context: typer.Context) -> None:
+    """Try the cluster's policies on a trace, in virtual time, and compare them."""
+    from shoal.cli import simulate
+
+    raise typer.Exit(simulate.main(context.args))
+
+
 @app.command()
 def ps(
     everything: Annotated[bool, typer.Option("-a", "--all", help="Also jobs that have ended.")] = False,
@@ -164,6 +172,40 @@ def why(
     from shoal.cli import kube_jobs
 
     kube_jobs.run(where, dict(os.environ), kube_jobs.why(_needed(job), output=output))
+
+
+@app.command()
+def queue(
+    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json|yaml", help="The format.")] = "table",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+) -> None:
+    """List a cluster's jobs that wait: their places, and what they wait for."""
+    _check_output(output, ("table", "json", "yaml"))
+    where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace, all_namespaces=all_namespaces)
+    from shoal.cli import kube_jobs, kube_queue
+
+    kube_jobs.run(where, dict(os.environ), kube_queue.queue(output=output))
+
+
+@app.command()
+def whatif(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="An ElasticJob or a TrainingJob; -: standard input.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json|yaml", help="The format.")] = "table",
+    home: Annotated[str, typer.Option(metavar="NAMESPACE", help="Where Shoal's operator is.")] = "shoal-system",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Tell when a job would start in a cluster, and who would have to shrink. Nothing is changed."""
+    _check_output(output, ("table", "json", "yaml"))
+    where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace)
+    from shoal.cli import kube_jobs, kube_queue
+
+    text = kube_jobs.text_of(file)
+    kube_jobs.run(where, dict(os.environ), kube_queue.whatif(file, text, home=home, output=output))
 
 
 @app.command()

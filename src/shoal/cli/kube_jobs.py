@@ -18,7 +18,9 @@ import msgspec
 import yaml
 
 from shoal.api import ElasticJob, ScalePlan
+from shoal.api.meta import ObjectMeta
 from shoal.api.scaleplan import job_name
+from shoal.api.trainingjob import TrainingJob
 from shoal.cli import kube_text
 from shoal.cli.jobs import print_rows
 from shoal.cli.kube_access import access_from
@@ -28,13 +30,13 @@ from shoal.cli.where import Where
 from shoal.core.errors import BadInput, ShoalError
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.errors import ApiError, NotFound, NotServed
-from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import EVENTS, PODS, Event, Kind, Pod
 
 T = TypeVar("T")
 Json = dict[str, Any]
 MANAGER = "shoal-cli"
-KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES)}
+KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES, TRAINING_JOBS)}
 GROUP = "elastic.iml.github.io"
 
 
@@ -76,7 +78,7 @@ def run(where: Where, environment: dict[str, str], what: Callable[[Cluster], Awa
 
 def submit(files: Sequence[str], *, dry_run: bool) -> Callable[[Cluster], Awaitable[None]]:
     """Apply every document of the files. All of them are read and checked before the first one is sent."""
-    documents = [document for name in files for document in read_documents(name, _text_of(name), tuple(KINDS))]
+    documents = [document for name in files for document in read_documents(name, text_of(name), tuple(KINDS))]
     if not documents:
         raise BadInput(f"{', '.join(files)}: there is no object in it")
 
@@ -102,7 +104,7 @@ async def _exists(client: Client, kind: Kind[Json], namespace: str, name: str) -
     return True
 
 
-def _text_of(name: str) -> bytes:
+def text_of(name: str) -> bytes:
     if name == "-":
         return sys.stdin.buffer.read()
     try:
@@ -133,19 +135,31 @@ def get(names: Sequence[str], *, output: str) -> Callable[[Cluster], Awaitable[N
 
 async def _jobs(cluster: Cluster, names: Sequence[str]) -> list[Json]:
     if names:
-        return [await _named(cluster, name) for name in names]
-    return list((await cluster.client.list(ELASTIC_JOBS, namespace=cluster.scope)).items)
+        return [(await _named(cluster, name))[1] for name in names]
+    found = list((await cluster.client.list(ELASTIC_JOBS, namespace=cluster.scope)).items)
+    with suppress(NotServed):  # a cluster from before there were any
+        listed = (await cluster.client.list(TRAINING_JOBS, namespace=cluster.scope)).items
+        found += [{"kind": TRAINING_JOBS.kind, "apiVersion": TRAINING_JOBS.api_version, **each} for each in listed]
+    return found
 
 
-async def _named(cluster: Cluster, name: str) -> Json:
+async def _named(cluster: Cluster, name: str) -> tuple[Kind[Json], Json]:
+    """The job of that name, and its kind. An ElasticJob comes first where there are both."""
+    for kind in (ELASTIC_JOBS, TRAINING_JOBS):
+        try:
+            return kind, await cluster.client.get(kind, name, namespace=cluster.namespace)
+        except NotFound:
+            continue
+        except NotServed:
+            if kind is ELASTIC_JOBS:
+                raise
+    raise ShoalError(f"no job named {clean(name)} in namespace {cluster.namespace}")
+
+
+def _job(found: Json) -> ElasticJob | TrainingJob:
     try:
-        return await cluster.client.get(ELASTIC_JOBS, name, namespace=cluster.namespace)
-    except NotFound as exc:
-        raise ShoalError(f"no job named {clean(name)} in namespace {cluster.namespace}") from exc
-
-
-def _job(found: Json) -> ElasticJob:
-    try:
+        if found.get("kind") == TRAINING_JOBS.kind:
+            return msgspec.convert(found, TrainingJob)
         return msgspec.convert(found, ElasticJob)
     except msgspec.ValidationError as exc:
         name = found.get("metadata", {}).get("name")
@@ -162,15 +176,19 @@ def _print_objects(found: Sequence[Json], output: str, *, single: bool) -> None:
 
 def describe(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        found = await _named(cluster, name)
+        _, found = await _named(cluster, name)
         if output in ("json", "yaml"):
             _print_objects([found], output, single=True)
             return
         job = _job(found)
+        if isinstance(job, TrainingJob):
+            events = await _events(cluster, job.metadata)
+            print("\n".join(kube_text.describe_training(job, events, datetime.now(UTC))))
+            return
         plans = await _plans(cluster, name)
         auto = next((plan for plan in plans if plan.metadata.name == f"{name}-auto"), None)
         pods = (auto.status.pods or []) if auto is not None and auto.status is not None else []
-        events = await _events(cluster, job)
+        events = await _events(cluster, job.metadata)
         for line in kube_text.describe(job, plans, pods, events, datetime.now(UTC)):
             print(line)
 
@@ -179,9 +197,7 @@ def describe(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
 
 def why(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        job = _job(await _named(cluster, name))
-        events = [each for each in await _events(cluster, job) if each.is_about_job or each.kind == "Warning"]
-        lines = kube_text.why(job, await _plans(cluster, name), events, datetime.now(UTC))
+        lines = await _why(cluster, name)
         if output == "json":
             print(json.dumps(lines, indent=2))
         elif output == "yaml":
@@ -192,6 +208,20 @@ def why(name: str, *, output: str) -> Callable[[Cluster], Awaitable[None]]:
     return do
 
 
+async def _why(cluster: Cluster, name: str) -> list[str]:
+    now = datetime.now(UTC)
+    _, found = await _named(cluster, name)
+    job = _job(found)
+    events = await _events_of_job(cluster, job.metadata)
+    if isinstance(job, TrainingJob):
+        return kube_text.why_training(job, events, now)
+    return kube_text.why(job, await _plans(cluster, name), events, now)
+
+
+async def _events_of_job(cluster: Cluster, meta: ObjectMeta) -> list[kube_text.EventLine]:
+    return [each for each in await _events(cluster, meta) if each.is_about_job or each.kind == "Warning"]
+
+
 async def _plans(cluster: Cluster, name: str) -> list[ScalePlan]:
     plans = []
     for each in (await cluster.client.list(SCALE_PLANS, namespace=cluster.namespace)).items:
@@ -200,14 +230,14 @@ async def _plans(cluster: Cluster, name: str) -> list[ScalePlan]:
     return [plan for plan in plans if job_name(plan) == name]
 
 
-async def _events(cluster: Cluster, job: ElasticJob) -> list[kube_text.EventLine]:
+async def _events(cluster: Cluster, meta: ObjectMeta) -> list[kube_text.EventLine]:
     """What was said about the job and its Pods lately. Who may not read events sees the rest all the same."""
     try:
         found = (await cluster.client.list(EVENTS, namespace=cluster.namespace)).items
     except ApiError as exc:
         print(f"shoal: events are not shown: {clean(str(exc))}", file=sys.stderr)
         return []
-    uid, prefix = job.metadata.uid, f"{job.metadata.name}-"
+    uid, prefix = meta.uid, f"{meta.name}-"
     about = [
         e
         for e in found
@@ -285,20 +315,22 @@ async def _show(cluster: Cluster, job: str, pod: Pod, *, follow: bool, prefixed:
 
 def scale(name: str, count: int) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        await _named(cluster, name)
-        await cluster.client.set_scale(ELASTIC_JOBS, name, count, namespace=cluster.namespace)
-        print(f"{name}: worker={count} asked for; `shoal why {name}` tells what comes of it")
+        kind, _ = await _named(cluster, name)
+        await cluster.client.set_scale(kind, name, count, namespace=cluster.namespace)
+        asked = f"worker={count} asked for" if kind is ELASTIC_JOBS else f"at most {count} trainers"
+        print(f"{name}: {asked}; `shoal why {name}` tells what comes of it")
 
     return do
 
 
 def suspend(name: str, *, on: bool) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        job = _job(await _named(cluster, name))
+        kind, found = await _named(cluster, name)
+        job = _job(found)
         if bool(job.spec.suspend) == on:
             print(f"{name}: it is {'suspended already' if on else 'not suspended'}")
             return
-        await cluster.client.patch(ELASTIC_JOBS, name, Merge({"spec": {"suspend": on}}), namespace=cluster.namespace)
+        await cluster.client.patch(kind, name, Merge({"spec": {"suspend": on}}), namespace=cluster.namespace)
         print(f"{name}: {'suspended: its Pods are drained and end' if on else 'resumed'}")
 
     return do
@@ -308,9 +340,10 @@ def stop(name: str, *, now: bool) -> Callable[[Cluster], Awaitable[None]]:
     """The end of a job on Kubernetes is the end of its object: all it owns goes with it."""
 
     async def do(cluster: Cluster) -> None:
-        job = _job(await _named(cluster, name))
+        kind, found = await _named(cluster, name)
+        job = _job(found)
         await cluster.client.delete(
-            ELASTIC_JOBS, name, namespace=cluster.namespace, uid=job.metadata.uid, grace_seconds=0 if now else None
+            kind, name, namespace=cluster.namespace, uid=job.metadata.uid, grace_seconds=0 if now else None
         )
         print(f"{name}: deleted, and its Pods with it; `shoal suspend` would have kept it")
 

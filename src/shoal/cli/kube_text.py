@@ -10,6 +10,8 @@ from datetime import datetime
 from shoal.api.elasticjob import ElasticJob, ElasticJobStatus, JobCondition
 from shoal.api.meta import Condition, condition
 from shoal.api.scaleplan import PodReport, ScalePlan
+from shoal.api.scheduling import SchedulingStatus
+from shoal.api.trainingjob import TrainingCondition, TrainingJob, TrainingJobStatus
 from shoal.cli.text import age, clean
 
 TITLES = ("JOB", "STATE", "WORKERS", "ASKED", "WORLD", "STEP", "RESTARTS", "DONE", "AGE")
@@ -32,7 +34,7 @@ class EventLine:
     @property
     def is_about_job(self) -> bool:
         """Not about one of its Pods, of which every start and pull is told."""
-        return self.about.startswith("ElasticJob ")
+        return self.about.startswith(("ElasticJob ", "TrainingJob "))
 
 
 def _status(job: ElasticJob) -> ElasticJobStatus:
@@ -55,7 +57,9 @@ def _text(value: object) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def row(job: ElasticJob, now: datetime, *, wide: bool, namespaces: bool) -> tuple[str, ...]:
+def row(job: ElasticJob | TrainingJob, now: datetime, *, wide: bool, namespaces: bool) -> tuple[str, ...]:
+    if isinstance(job, TrainingJob):
+        return _training_row(job, now, wide=wide, namespaces=namespaces)
     status = _status(job)
     workers = next((each for each in status.roles or () if each.role == "worker"), None)
     done = condition(status.conditions, JobCondition.SUCCEEDED)
@@ -77,6 +81,33 @@ def row(job: ElasticJob, now: datetime, *, wide: bool, namespaces: bool) -> tupl
         spec = job.spec
         cells += [spec.distribution_strategy or "", spec.optimize_mode or "", decision.reason if decision else ""]
     return tuple([job.metadata.namespace or "", *cells] if namespaces else cells)
+
+
+def _training_row(job: TrainingJob, now: datetime, *, wide: bool, namespaces: bool) -> tuple[str, ...]:
+    """A TrainingJob in the same columns: its trainers are its workers, and its world is its master's to know."""
+    status = job.status or TrainingJobStatus()
+    trainers = next((each for each in status.replica_statuses or () if each.role == "trainer"), None)
+    done = condition(status.conditions, TrainingCondition.SUCCEEDED)
+    cells = [
+        job.metadata.name,
+        training_state(job),
+        _text(trainers.running if trainers else None),
+        _text(job.spec.trainer.max_instance or job.spec.trainer.min_instance or 1),
+        "",
+        "",
+        _text(trainers.failed if trainers else None),
+        done.status if done else "Unknown",
+        age(now - (job.metadata.creation_timestamp or now)),
+    ]
+    if wide:
+        cells += ["", "", status.reason or ""]
+    return tuple([job.metadata.namespace or "", *cells] if namespaces else cells)
+
+
+def training_state(job: TrainingJob) -> str:
+    if job.metadata.deletion_timestamp is not None:
+        return "Deleting"
+    return (job.status.phase if job.status else None) or "New"
 
 
 def titles(*, wide: bool, namespaces: bool) -> tuple[str, ...]:
@@ -107,6 +138,31 @@ def describe(
     lines += ["", "conditions", *(f"  {_condition(each)}" for each in status.conditions or ())]
     if status.training is not None and status.training.error:
         lines += ["", "last error", *(f"  {line}" for line in status.training.error.rstrip().splitlines())]
+    lines += ["", "events", *(f"  {_event(each, now)}" for each in events)] if events else []
+    return [clean(line) for line in lines]
+
+
+def describe_training(job: TrainingJob, events: Sequence[EventLine], now: datetime) -> list[str]:
+    """Everything about one TrainingJob, for people."""
+    meta, status = job.metadata, job.status or TrainingJobStatus()
+    lines = [f"job {meta.name} in namespace {meta.namespace}: {training_state(job)}"]
+    lines += [f"  {status.reason}"] if status.reason else []
+    if meta.creation_timestamp is not None:
+        lines.append(f"  created {age(now - meta.creation_timestamp)} ago")
+    lines += ["", "members"]
+    lines += [
+        f"  {each.role}: {each.running or 0} run, {each.pending or 0} pending, {each.succeeded or 0} ended well, "
+        f"{each.failed or 0} failed; {each.target or 0} allowed"
+        for each in status.replica_statuses or ()
+    ] or ["  none yet"]
+    records = [
+        f"  {age(now - each.at)} ago  {each.from_} -> {each.to} trainers: {each.reason or ''}"
+        for each in status.scale_records or ()
+    ]
+    lines += ["", "resizes", *records] if records else []
+    told = scheduled(status.scheduling, now)
+    lines += ["", *told] if told else []
+    lines += ["", "conditions", *(f"  {_condition(each)}" for each in status.conditions or ())]
     lines += ["", "events", *(f"  {_event(each, now)}" for each in events)] if events else []
     return [clean(line) for line in lines]
 
@@ -173,6 +229,7 @@ def why(job: ElasticJob, plans: Sequence[ScalePlan], events: Sequence[EventLine]
     said.sort(key=lambda line: (line[0], line[1]), reverse=True)
     lines = [f"job {job.metadata.name}: {state(job)}"]
     lines += [f"  {age(now - at)} ago  {text}" for at, text in said] or ["  nothing has been decided yet"]
+    lines += scheduled(status.scheduling, now)
     waiting = [each for each in status.conditions or () if _holds_up(each)]
     if waiting:
         lines += ["it waits for", *(f"  {each.reason}: {each.message or each.type}" for each in waiting)]
@@ -188,6 +245,36 @@ def why(job: ElasticJob, plans: Sequence[ScalePlan], events: Sequence[EventLine]
             f"  {plan.metadata.name}: {each.what} {each.asked or '?'} became {each.got or 'nothing'}: {each.reason}"
             for each in trimmed or ()
         ]
+    return [clean(line) for line in lines]
+
+
+def scheduled(told: SchedulingStatus | None, now: datetime) -> list[str]:
+    """What the cluster's scheduler decided last."""
+    if told is None or told.target is None:
+        return []
+    since = "" if told.waiting_since is None else f", for {age(now - told.waiting_since)}"
+    stands = f"{told.target} allowed" if told.target else f"it waits{since}"
+    place = "" if told.place is None or told.target else f", place {told.place} in the queue"
+    frozen = ""
+    if told.frozen_until is not None and told.frozen_until > now:
+        frozen = f"; not resized without need for {age(told.frozen_until - now)}"
+    return ["the scheduler", f"  {stands}{place}: {told.code or 'Queued'}: {told.reason or ''}{frozen}"]
+
+
+def why_training(job: TrainingJob, events: Sequence[EventLine], now: datetime) -> list[str]:
+    """The same of a TrainingJob."""
+    status = job.status or TrainingJobStatus()
+    said = [(each.at, f"{each.reason}: {each.note}") for each in events]
+    said += [
+        (each.at, f"{each.from_} -> {each.to} trainers: {each.reason or ''}") for each in status.scale_records or ()
+    ]
+    said.sort(key=lambda line: (line[0], line[1]), reverse=True)
+    lines = [f"job {job.metadata.name}: {status.phase or 'New'}" + (f" ({status.reason})" if status.reason else "")]
+    lines += [f"  {age(now - at)} ago  {text}" for at, text in said] or ["  nothing has been decided yet"]
+    lines += scheduled(status.scheduling, now)
+    waiting = [each for each in status.conditions or () if _holds_up(each)]
+    if waiting:
+        lines += ["it waits for", *(f"  {each.reason}: {each.message or each.type}" for each in waiting)]
     return [clean(line) for line in lines]
 
 

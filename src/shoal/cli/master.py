@@ -1,5 +1,5 @@
 """`shoal master`: the master of one job, as a process of its own. Started and watched by `shoal run`; in a cluster by
-the operator, as `shoal master --kubernetes` (see `master_pod`).
+the operator, as `shoal master --kubernetes` (see `master_pod`) or `--training` (see `master_training`).
 
 Everything it needs stands in a private file, `MasterConfig`, so that any number of masters can be started for one
 job, one after the other; nothing secret is in argv. A master waits for its turn: it has imported everything when it
@@ -49,6 +49,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="store", metavar="DIR|URL", group=STATE,
          help="Where the job's state is kept: a directory, or etcd://HOST:PORT/PREFIX."),
     Flag(name="kubernetes", group=STATE, help="In a Pod: the job, its state and its tokens are the cluster's."),
+    Flag(name="training", group=STATE, help="In a Pod of a TrainingJob: its state is in etcd, and trainers join."),
     Flag(name="sockets", metavar="LIST", group=STATE, help="Descriptors of sockets that listen already."),
 )
 # fmt: on
@@ -107,6 +108,10 @@ def main(line: Sequence[str]) -> int:
         from shoal.cli import master_pod
 
         return _with_exit_codes(lambda: master_pod.main(os.environ))
+    if "training" in said.values:
+        from shoal.cli import master_training
+
+        return _with_exit_codes(lambda: master_training.main(os.environ))
     config = _config(Path(_needed(said.values, "config")))
     store = open_store(_needed(said.values, "store"))
     sockets = tuple(map(int, as_list(said.values["sockets"]))) if "sockets" in said.values else ()

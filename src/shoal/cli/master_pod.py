@@ -120,7 +120,7 @@ async def run(place: Place, access: "Access") -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     try:
         return await _run(place, access, told)
-    except _ToldToEnd:
+    except ToldToEnd:
         return EXIT_TOLD
 
 
@@ -135,9 +135,9 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
 
     clock = SystemClock()
     defaults = JobDefaults() if place.max_members is None else JobDefaults(max_members=place.max_members)
-    tokens, listen = _tokens(place), _listen(place)
+    tokens, listen = tokens_of(place), listen_of(place)
     async with Client(access, settings=ClientSettings(user_agent="shoal-master")) as client:
-        job = await _unless(told, read_job(client, place.namespace, place.job))
+        job = await unless(told, read_job(client, place.namespace, place.job))
         spec = understood(job, defaults, fills_grant=place.pod_settings is not None)
         if place.uid and place.uid != spec.uid:
             raise Superseded(
@@ -163,11 +163,11 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
             look=lambda: training_of(master.view(), place.term),
             now=clock.now,
         )
-        await _unless(told, _start(master))
+        await unless(told, start_patiently(master))
         log.info("master %d of job %s/%s listens on port %d", place.term, place.namespace, place.job, master.port)
-        if not await _until_over(master, scaler.run(), reporter.run(), told=told):
+        if not await until_over(master, scaler.run(), reporter.run(), told=told):
             return EXIT_TOLD
-        await _unless(told, reporter.last_word())  # what is not said, the next master says
+        await unless(told, reporter.last_word())  # what is not said, the next master says
     return EXIT_OVER
 
 
@@ -223,17 +223,17 @@ def _maker(pod_settings: str) -> "Callable[[Json, Node], Json]":
     return made
 
 
-class _ToldToEnd(Exception):
+class ToldToEnd(Exception):
     """Before there was anything to write down, or after it was."""
 
 
-async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """What the work results in. Raises `_ToldToEnd` as soon as this master is told to end, whatever is waited for."""
+async def unless(told: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What the work results in. Raises `ToldToEnd` as soon as this master is told to end, whatever is waited for."""
     working, asked = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
     try:
         await asyncio.wait([working, asked], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise _ToldToEnd
+            raise ToldToEnd
         return working.result()
     finally:
         working.cancel()
@@ -241,7 +241,7 @@ async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, asked, return_exceptions=True)
 
 
-async def _start(master: "Master") -> None:
+async def start_patiently(master: "Master") -> None:
     """Take the job over as soon as its state can be read: a master that began anew would end what trains."""
     delay = 0.2
     while True:
@@ -255,7 +255,7 @@ async def _start(master: "Master") -> None:
             return
 
 
-async def _until_over(master: "Master", *beside: Coroutine[Any, Any, None], told: asyncio.Event) -> bool:
+async def until_over(master: "Master", *beside: Coroutine[Any, Any, None], told: asyncio.Event) -> bool:
     """Run the job, and these beside it. False: it is not over, but this master was told to end."""
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -275,7 +275,7 @@ async def _until_over(master: "Master", *beside: Coroutine[Any, Any, None], told
     return is_over
 
 
-def _tokens(place: Place) -> "JobTokens":
+def tokens_of(place: Place) -> "JobTokens":
     from shoal.wire.tokens import JobTokens, Purpose
 
     return JobTokens(
@@ -283,7 +283,7 @@ def _tokens(place: Place) -> "JobTokens":
     )
 
 
-def _listen(place: Place) -> "Listen":
+def listen_of(place: Place) -> "Listen":
     from shoal.wire.server import Listen
     from shoal.wire.tls import Certificate
 

@@ -34,6 +34,7 @@ log = logging.getLogger("shoal.operator")
 T = TypeVar("T")
 PREFIX = "SHOAL_OPERATOR_"
 _PATIENCE_SECONDS = 2
+_UNREADY = "the caches are not filled yet"
 CLUSTER, JOBS, LEADER, PROCESS = "The cluster", "What jobs get", "Who leads", "The process"
 
 # fmt: off
@@ -61,6 +62,11 @@ FLAGS: tuple[Flag, ...] = (
          help="Workers or parameter servers at most, where neither max nor resourceLimits says."),
     Flag(name="priority-classes", metavar="high=NAME,low=NAME", group=JOBS,
          help="The PriorityClass of a role's priority."),
+    Flag(name="priority-class", metavar="NAME", group=JOBS,
+         help="The PriorityClass of every Pod of a job that names no other: below that of services."),
+    Flag(name="training-image", metavar="IMAGE", group=JOBS, help="Of TrainingJobs that name none."),
+    Flag(name="etcd-image", metavar="IMAGE", default="quay.io/coreos/etcd:v3.5.21", group=JOBS,
+         help="Where masters of TrainingJobs keep their state."),
     Flag(name="gpu-resource", metavar="NAME", default="nvidia.com/gpu", group=JOBS,
          help="What Kubernetes calls devices."),
     Flag(name="gpu-type-label", metavar="LABEL", default="nvidia.com/gpu.product", group=JOBS,
@@ -70,8 +76,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="master-cpu", metavar="CORES", default="100m", group=JOBS, help="What a master asks for."),
     Flag(name="master-memory", metavar="SIZE", default="256Mi", group=JOBS, help="What a master asks for."),
     Flag(name="master-memory-limit", metavar="SIZE", default="1Gi", group=JOBS, help="What a master may have."),
+    Flag(name="scheduler-settings", metavar="NAME", default="shoal-scheduler", group=JOBS,
+         help="The ConfigMap, beside the lease, with the scheduler's settings; without one the defaults hold."),
     Flag(name="home", metavar="NAMESPACE", group=LEADER,
-         help="Where the lease and the install key are. Default: POD_NAMESPACE, or default."),
+         help="Where the lease, the install key and the scheduler's settings are. Default: POD_NAMESPACE, or default."),
     Flag(name="lease", metavar="NAME", default="shoal-operator", group=LEADER, help="The lease's name."),
     Flag(name="lease-seconds", metavar="SECONDS", default="15", group=LEADER, help="How long a lease lasts unrenewed."),
     Flag(name="renew-seconds", metavar="SECONDS", default="10", group=LEADER, help="How long a leader trusts it."),
@@ -99,12 +107,16 @@ class OperatorConfig:
     pod_scaler: bool
     max_members: int
     priority_classes: Mapping[str, str]
+    priority_class: str | None
+    training_image: str | None
+    etcd_image: str
     gpu_resource: str
     gpu_type_label: str
     shared_memory: str | None
     master_cpu: str
     master_memory: str
     master_memory_limit: str
+    scheduler_settings: str
     home: str
     lease: str
     identity: str
@@ -137,6 +149,9 @@ class OperatorConfig:
             gpu_resource=self.gpu_resource,
             gpu_type_label=self.gpu_type_label,
             priority_classes=self.priority_classes,
+            priority_class=self.priority_class,
+            training_image=self.training_image,
+            etcd_image=self.etcd_image,
             defaults=JobDefaults(max_members=self.max_members),
             operator_namespace=self.home,
             parallel_writes=self.parallel_writes,
@@ -191,12 +206,16 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> Op
         pod_scaler="pod_scaler" in given,
         max_members=as_int(given["max_members"], at_least=1),
         priority_classes=_priority_classes(given.get("priority_classes")),
+        priority_class=_text(given, "priority_class") or None,
+        training_image=_text(given, "training_image") or None,
+        etcd_image=given["etcd_image"].text,
         gpu_resource=given["gpu_resource"].text,
         gpu_type_label=given["gpu_type_label"].text,
         shared_memory=_quantity(given["shared_memory"]) if given.get("shared_memory") else None,
         master_cpu=_quantity(given["master_cpu"]),
         master_memory=_quantity(given["master_memory"]),
         master_memory_limit=_quantity(given["master_memory_limit"]),
+        scheduler_settings=given["scheduler_settings"].text,
         home=_text(given, "home") or environment.get("POD_NAMESPACE") or "default",
         lease=given["lease"].text,
         identity=f"{name}_{secrets.token_hex(4)}",
@@ -259,14 +278,21 @@ async def _serve(
 ) -> None:
     from aiohttp import web
 
+    from shoal.cli.operator_scheduler import Scheduling
     from shoal.operator.http import application
     from shoal.operator.objects import MANAGER
-    from shoal.operator.operator import Operator
+    from shoal.operator.operator import Operator, TrainingOperator
+    from shoal.operator.scheduling.sources import ElasticJobs
     from shoal.operator.snapshot import Key
+    from shoal.operator.training.facts import TrainingJobs
     from shoal.platforms.kubernetes.cluster import KubernetesCluster
     from shoal.platforms.kubernetes.events import Recorder
     from shoal.platforms.kubernetes.informer import InformerSettings
+    from shoal.platforms.kubernetes.room import KubernetesRoom, may_see_hosts
+    from shoal.platforms.kubernetes.training import KubernetesTraining
+    from shoal.platforms.kubernetes.uses import shape
     from shoal.platforms.kubernetes.workqueue import WorkQueue
+    from shoal.scheduler.rows import JobKey, Kind
 
     recorder = Recorder(client, controller=MANAGER, instance=config.identity)
     cluster = KubernetesCluster(
@@ -277,29 +303,83 @@ async def _serve(
         settings=InformerSettings(relist_seconds=config.relist_seconds),
         writer=client.fenced(elector.check),
     )
-    operator = Operator(cluster, settings, metrics=metrics, clock=lambda: datetime.now(UTC))
     queue: WorkQueue[Key] = WorkQueue(refill=lambda: [Key(*each) for each in cluster.known_jobs()])
+    training = KubernetesTraining(
+        client,
+        cluster,
+        namespace=config.namespace,
+        settings=InformerSettings(relist_seconds=config.relist_seconds),
+        writer=client.fenced(elector.check),
+    )
+    training_queue: WorkQueue[Key] = WorkQueue(refill=lambda: [Key(*each) for each in training.known_jobs()])
+    room = KubernetesRoom(
+        client,
+        recorder=recorder,
+        home=config.home,
+        config_map=config.scheduler_settings,
+        namespace=config.namespace,
+        sees_hosts=await _patiently(lambda: may_see_hosts(client)),
+        settings=InformerSettings(relist_seconds=config.relist_seconds),
+    )
+
+    def allowed(key: JobKey, after: float) -> None:
+        jobs = training_queue if key.kind is Kind.TRAINING_JOB else queue
+        jobs.add_after(Key(key.namespace, key.name), after)
+
+    scheduling = Scheduling(
+        room,
+        elector,
+        sources=(
+            ElasticJobs(cluster, shape, settings, clock=lambda: datetime.now(UTC)),
+            TrainingJobs(training.jobs, shape, settings),
+        ),
+        wake=allowed,
+        metrics=metrics,
+    )
+    operator = Operator(
+        cluster, settings, metrics=metrics, clock=lambda: datetime.now(UTC), allowances=scheduling.scheduler
+    )
 
     def wake(namespace: str, name: str, after: float) -> None:
         queue.add_after(Key(namespace, name), after)
+        scheduling.scheduler.happened()
 
+    def wake_training(namespace: str, name: str, after: float) -> None:
+        training_queue.add_after(Key(namespace, name), after)
+        scheduling.scheduler.happened()
+
+    trainer = TrainingOperator(
+        training, settings, metrics=metrics, clock=lambda: datetime.now(UTC), allowances=scheduling.scheduler
+    )
     cluster.on_wake(wake)
+    training.on_wake(wake_training)
+
+    async def work() -> None:
+        for each in cluster.known_jobs():
+            queue.add(Key(*each))
+        for each in training.known_jobs():
+            training_queue.add(Key(*each))
+        async with asyncio.TaskGroup() as both:
+            both.create_task(queue.work(operator.look, workers=config.workers))
+            both.create_task(training_queue.work(trainer.look, workers=config.workers))
 
     async def lead() -> None:
         await cluster.synced()
-        for each in cluster.known_jobs():
-            queue.add(Key(*each))
-        await queue.work(operator.look, workers=config.workers)
+        await training.synced()
+        await scheduling.lead(work)
 
     app = application(
         metrics=lambda: metrics.text(
-            cluster.jobs(),
-            staleness={informer.kind.plural: informer.staleness() for informer in cluster.informers},
-            waiting=len(queue),
+            (*cluster.jobs(), *training.jobs()),
+            staleness={
+                informer.kind.plural: informer.staleness()
+                for informer in (*cluster.informers, *training.informers, *room.informers)
+            },
+            waiting=len(queue) + len(training_queue),
             leads=elector.is_leader(),
         ),
         unhealthy=lambda: None,
-        unready=lambda: None if cluster.has_synced else "the caches are not filled yet",
+        unready=lambda: None if all(each.has_synced for each in (cluster, training, room)) else _UNREADY,
     )
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -308,6 +388,8 @@ async def _serve(
         log.info("serves http://%s:%d/metrics", *runner.addresses[0][:2])
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(cluster.run())
+            tasks.create_task(training.run())
+            tasks.create_task(room.run())
             tasks.create_task(recorder.run())
             tasks.create_task(_measure_lag(metrics))
             tasks.create_task(elector.run(lead))

@@ -158,10 +158,10 @@ def fit(
     *,
     orders: Sequence[PodOrder] = (),
     seats: Mapping[tuple[Role, int], Resource] = NOTHING_KEPT,
-    suspended: bool,
+    resting: str = "",
 ) -> None:
     """Make the members as many as granted. `orders` say what some of the new ones are to be, `seats` what the members
-    at some ranks had before the job was suspended."""
+    at some ranks had before the job was suspended. `resting`: why nobody is to be there."""
     for role in ROLES:
         granted = grant.counts.get(role, 0)
         _give_up_ended(crew, role, granted, grant.victims)
@@ -170,7 +170,7 @@ def fit(
         if excess > 0:
             by_hand = not looks.answers or role not in settings.managed
             if by_hand or (grant.drain_by is not None and crew.now >= grant.drain_by):
-                why = "the job is suspended" if suspended else f"{granted} of {role} are granted"
+                why = resting or f"{granted} of {role} are granted"
                 for member in first_to_go(crew.live(role), grant.victims)[:excess]:
                     crew.leave(member, why)
         if role in settings.made_by_masters:

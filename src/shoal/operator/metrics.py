@@ -9,9 +9,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from shoal import __version__
 from shoal.api.elasticjob import JobCondition
 from shoal.api.meta import ConditionStatus
+from shoal.api.trainingjob import TrainingCondition
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
-STATES = ("pending", "ready", "resizing", "degraded", "suspended", "succeeded", "failed")
+_WAITS = (1, 5, 15, 60, 300, 900, 1800, 3600, 4 * 3600, 24 * 3600)
+STATES = ("waiting", "pending", "ready", "resizing", "degraded", "suspended", "succeeded", "failed")
 
 
 class OperatorMetrics:
@@ -45,8 +47,47 @@ class OperatorMetrics:
             "shoal_event_loop_lag_seconds", "How late the last tick of the event loop was.", registry=self._registry
         )
 
-    def looked(self, result: str, seconds: float) -> None:
-        self._looks.labels("elasticjob", result).observe(seconds)
+        self._rounds = Histogram(
+            "shoal_scheduler_cycle_duration_seconds",
+            "How long one round of the scheduler took.",
+            ["result"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._decisions = Counter(
+            "shoal_scheduler_decisions",
+            "What the scheduler decided for jobs, and why.",
+            ["action", "reason"],
+            registry=self._registry,
+        )
+        self._waits = Histogram(
+            "shoal_queue_wait_seconds",
+            "How long jobs waited until they were admitted, by namespace and priority.",
+            ["queue", "priority"],
+            buckets=_WAITS,
+            registry=self._registry,
+        )
+        self._settings = Gauge(
+            "shoal_scheduler_settings_valid",
+            "Whether the scheduler's settings are those in the ConfigMap; 0: they were refused, older ones hold.",
+            registry=self._registry,
+        )
+        self._settings.set(1)
+
+    def scheduled(self, result: str, seconds: float) -> None:
+        self._rounds.labels(result).observe(seconds)
+
+    def decided(self, action: str, reason: str) -> None:
+        self._decisions.labels(action, reason).inc()
+
+    def waited(self, queue: str, priority: str, seconds: float) -> None:
+        self._waits.labels(queue, priority).observe(seconds)
+
+    def settings_are_valid(self, valid: bool) -> None:
+        self._settings.set(valid)
+
+    def looked(self, result: str, seconds: float, controller: str = "elasticjob") -> None:
+        self._looks.labels(controller, result).observe(seconds)
 
     def called(self, verb: str, resource: str, code: int, seconds: float) -> None:
         self._requests.labels(verb, resource, str(code)).inc()
@@ -80,7 +121,7 @@ def state_of(job: Mapping[str, Any]) -> str:
     said = status.get("conditions") if isinstance(status, Mapping) else None
     conditions = {each.get("type"): each for each in said or () if isinstance(each, Mapping)}
 
-    def is_(kind: JobCondition, value: ConditionStatus) -> bool:
+    def is_(kind: JobCondition | TrainingCondition, value: ConditionStatus) -> bool:
         return conditions.get(kind, {}).get("status") == value
 
     if is_(JobCondition.SUCCEEDED, ConditionStatus.TRUE):
@@ -89,8 +130,10 @@ def state_of(job: Mapping[str, Any]) -> str:
         return "failed"
     if conditions.get(JobCondition.READY, {}).get("reason") == "Suspended":
         return "suspended"
+    if conditions.get(JobCondition.READY, {}).get("reason") == "Waiting":
+        return "waiting"
     if is_(JobCondition.DEGRADED, ConditionStatus.TRUE):
         return "degraded"
-    if is_(JobCondition.RESIZING, ConditionStatus.TRUE):
+    if is_(JobCondition.RESIZING, ConditionStatus.TRUE) or is_(TrainingCondition.SCALING, ConditionStatus.TRUE):
         return "resizing"
     return "ready" if is_(JobCondition.READY, ConditionStatus.TRUE) else "pending"

@@ -28,8 +28,10 @@ class Moving:
     victims: tuple[str, ...]
 
 
-def advance(crew: Crew, moves: Sequence[Move], plans: Iterable[PlanSeen], *, suspended: bool) -> Moving:
-    """Begin what is new, and take every open move one step on."""
+def advance(
+    crew: Crew, moves: Sequence[Move], plans: Iterable[PlanSeen], *, suspended: bool, most: int | None = None
+) -> Moving:
+    """Begin what is new, and take every open move one step on. `most`: how many may be open at once."""
     known = {(move.plan, move.generation, move.name): move for move in moves}
     current = {(plan.uid, plan.generation) for plan in plans}
     open_names = {move.name for move in moves if move.is_open}
@@ -38,6 +40,8 @@ def advance(crew: Crew, moves: Sequence[Move], plans: Iterable[PlanSeen], *, sus
         if move.is_open or (move.state is not MoveState.WAITING and (move.plan, move.generation) in current):
             after.append(_step(crew, move, suspended=suspended))
     room = MAX_ENTRIES - sum(move.is_open or move.state is MoveState.FAILED for move in after)
+    if most is not None:
+        room = min(room, most - sum(move.is_open for move in after))
     for plan in plans:
         for order in plan.migrate:
             earlier = known.get((plan.uid, plan.generation, order.name))

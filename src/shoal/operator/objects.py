@@ -88,8 +88,8 @@ def fixed_objects(job: JobSeen, term: int, settings: OperatorSettings) -> tuple[
     )
 
 
-def certificate(job: JobSeen, settings: OperatorSettings) -> Certificate:
-    return _certificate(hmac.digest(settings.install_key, job.uid.encode() + b"\0tls", "sha256"))
+def certificate(uid: str, settings: OperatorSettings) -> Certificate:
+    return _certificate(hmac.digest(settings.install_key, uid.encode() + b"\0tls", "sha256"))
 
 
 @lru_cache(maxsize=64)
@@ -99,8 +99,20 @@ def _certificate(secret: bytes) -> Certificate:
 
 
 def token_secret(job: JobSeen, settings: OperatorSettings) -> Manifest:
-    keys = JobKeys(uid=job.uid, install_key=settings.install_key)
-    cert = certificate(job, settings)
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(job, token_name(job.name), MASTER),
+        "type": "Opaque",
+        "immutable": True,
+        "data": token_data(job.uid, settings),
+    }
+
+
+def token_data(uid: str, settings: OperatorSettings) -> dict[str, str]:
+    """What master and agents of the job with this uid know each other by."""
+    keys = JobKeys(uid=uid, install_key=settings.install_key)
+    cert = certificate(uid, settings)
     data = {
         "agent": keys.token(Purpose.AGENT).encode(),
         "admin": keys.token(Purpose.ADMIN).encode(),
@@ -108,14 +120,7 @@ def token_secret(job: JobSeen, settings: OperatorSettings) -> Manifest:
         "tls.key": cert.key_pem,
         "fingerprint": cert.fingerprint.encode(),
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata(job, token_name(job.name), MASTER),
-        "type": "Opaque",
-        "immutable": True,
-        "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
-    }
+    return {name: base64.b64encode(value).decode() for name, value in data.items()}
 
 
 def _state_secret(job: JobSeen) -> Manifest:
@@ -209,8 +214,12 @@ def _role_binding(job: JobSeen) -> Manifest:
 
 
 def _network_policy(job: JobSeen, settings: OperatorSettings) -> Manifest:
+    return network_policy(metadata(job, job.name, "job"), job.uid, settings)
+
+
+def network_policy(meta: Manifest, uid: str, settings: OperatorSettings) -> Manifest:
     """Only the job's own Pods and the operator reach its Pods: stores and collectives have no password."""
-    sources: list[Mapping[str, Any]] = [{"podSelector": {"matchLabels": {JOB_UID: job.uid}}}]
+    sources: list[Mapping[str, Any]] = [{"podSelector": {"matchLabels": {JOB_UID: uid}}}]
     if settings.operator_namespace is not None:
         sources.append(
             {
@@ -223,9 +232,9 @@ def _network_policy(job: JobSeen, settings: OperatorSettings) -> Manifest:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": metadata(job, job.name, "job"),
+        "metadata": meta,
         "spec": {
-            "podSelector": {"matchLabels": {JOB_UID: job.uid}},
+            "podSelector": {"matchLabels": {JOB_UID: uid}},
             "policyTypes": ["Ingress"],
             "ingress": [{"from": sources}],
         },

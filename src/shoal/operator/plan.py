@@ -5,7 +5,7 @@ same plan. What it decides is first recorded (`status`, `plan_statuses`), then d
 to the same end, because whoever comes next plans again from what is there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -17,15 +17,17 @@ from shoal.core.pods import PodSeen
 from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
 from shoal.operator.crew import Crew
 from shoal.operator.ending import Ending, decide_end, plan_cleanup
-from shoal.operator.grants import decide_grant
+from shoal.operator.grants import Limit, decide_grant
 from shoal.operator.masters import look_at_master, master_name, plan_master
 from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
 from shoal.operator.memory import Member, MemberState, Memory
 from shoal.operator.moves import advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
+from shoal.operator.placing import prefer
 from shoal.operator.pods import NoPod, master_pod, member_pod, resized
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanSeen, PlanStatus, RoleCounts, Snapshot
+from shoal.operator.standings import to_status
 from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
 from shoal.operator.verdicts import judge, judge_over, report
 
@@ -86,10 +88,17 @@ def plan_job(snapshot: Snapshot, settings: OperatorSettings, *, now: datetime) -
         return _invalid(job, job.invalid, now=now)
     if job.is_over:
         return _after_the_end(snapshot, job.spec, settings, now=now)
+    if snapshot.is_scheduled and snapshot.allowance is None and _is_new(job):
+        return JobPlan(status=job.status)  # the scheduler's first word about it wakes us
     try:
         return _Decision(snapshot, job.spec, settings, now).plan()
     except NoPod as exc:
         return _invalid(job, str(exc), now=now)
+
+
+def _is_new(job: JobSeen) -> bool:
+    memory = job.memory
+    return not memory.members and memory.master.term == 0 and job.status.scheduling is None
 
 
 def _invalid(job: JobSeen, why: str, *, now: datetime) -> JobPlan:
@@ -106,6 +115,12 @@ class _Decision:
     def __init__(self, snapshot: Snapshot, spec: JobSpec, settings: OperatorSettings, now: datetime) -> None:
         self.snapshot, self.job, self.spec, self.settings, self.now = snapshot, snapshot.job, spec, settings, now
         self.before = snapshot.job.memory
+        self.limit = Limit(is_scheduled=snapshot.is_scheduled, allowance=snapshot.allowance)
+        waits = snapshot.allowance is not None and not snapshot.allowance.is_admitted
+        self.waits = snapshot.is_scheduled and waits and not spec.suspend
+        """The scheduler has not admitted it, or has put it back into the queue."""
+        self.rests = spec.suspend or self.waits
+        """It should have no members now."""
         self.crew = Crew(
             snapshot.job.name,
             self.before,
@@ -126,7 +141,7 @@ class _Decision:
         crew.observe()
         asks = decide_asks(self.spec, before, self.snapshot.plans, now=now)
         orders_of = None if self.settings.pod_scaler else auto
-        refusals = obey(crew, orders_of, before.grant.counts, suspended=self.spec.suspend)
+        refusals = obey(crew, orders_of, before.grant.counts, suspended=self.rests)
         alone = replace_alone(crew, self.spec, before.moves, looks, self.settings)
         started = before.start_time
         heard = self.job.training
@@ -141,20 +156,22 @@ class _Decision:
         )
         if ending is not None:
             return self._end(ending)
-        moving = advance(crew, before.moves, plans, suspended=self.spec.suspend)
+        moving = advance(crew, before.moves, plans, suspended=self.rests, most=self._most_moves())
         grant = decide_grant(
             before.grant,
             asks,
+            limit=self.limit,
             surge=moving.surge,
-            victims=_victims(crew, moving.victims, plans),
+            victims=_victims(crew, moving.victims, plans, self.limit.victims),
             live={role: len(crew.live(role)) for role in ROLES},
             suspended=self.spec.suspend,
             times=times,
             now=now,
         )
         orders = [order for plan in plans if plan.ask in asks.winning for order in plan.create]
-        fit(crew, grant, looks, self.settings, orders=orders, seats=before.seats, suspended=self.spec.suspend)
-        over = self.spec.suspend and not crew.members
+        resting = "the job is suspended" if self.spec.suspend else self.limit.reason if self.waits else ""
+        fit(crew, grant, looks, self.settings, orders=orders, seats=before.seats, resting=resting)
+        over = not crew.members and (self.spec.suspend or not self._may_have_master())
         master = plan_master(
             record,
             self.snapshot.pods,
@@ -166,7 +183,7 @@ class _Decision:
         if master.lost is not None:
             crew.say("MasterLost", f"master {record.term} is followed by {master.record.term}: {master.lost}")
         if grant.counts != before.grant.counts:
-            crew.say("Suspended" if self.spec.suspend else "Resized", grant.reason)
+            crew.say("Suspended" if self.spec.suspend else "PutBack" if self.waits else "Resized", grant.reason)
         memory = replace(
             before,
             members=crew.members,
@@ -176,8 +193,8 @@ class _Decision:
             moves=moving.moves,
             master=master.record,
             accepted=asks.accepted,
-            seats=_seats(before) if self.spec.suspend else {},
-            start_time=None if self.spec.suspend else started or (now if crew.members else None),
+            seats=_seats(before) if self.rests else {},
+            start_time=None if self.rests else started or (now if crew.members else None),
         )
         status = self._status(memory, asks, looks)
         form = form_of(master.record.term)
@@ -203,6 +220,19 @@ class _Decision:
             recheck_at=now if more else min((due for due in dues if due is not None and due > now), default=None),
         )
 
+    def _may_have_master(self) -> bool:
+        """A job that waits holds one only near its turn; until the scheduler has spoken, one that it has."""
+        if not self.limit.is_scheduled:
+            return True
+        if self.limit.allowance is None:
+            return self.before.master.term > 0 and not self.before.master.stopped
+        return self.limit.allowance.starts_master or self.limit.allowance.is_admitted
+
+    def _most_moves(self) -> int | None:
+        """Replacements that may start beside those they replace: what they have meanwhile nobody has granted them."""
+        granted = sum(self.before.grant.counts.values())
+        return max(1, granted // 10) if self.limit.is_scheduled else None
+
     def _end(self, ending: Ending) -> JobPlan:
         """Record the end; what follows from it is done by `_after_the_end` when the record stands."""
         crew = self.crew
@@ -226,6 +256,7 @@ class _Decision:
             self.job.training,
             self.snapshot.troubles,
             suspended=self.spec.suspend,
+            limit=self.limit,
             master_answers=looks.answers,
             remarks=self._unknown_priorities(),
             master_missed=self._missed(looks),
@@ -237,6 +268,8 @@ class _Decision:
             now=self.now,
         )
         status = _summed(replace(self.job.status, memory=memory, conditions=told), self.snapshot, self.job)
+        if self.limit.allowance is not None:
+            status = replace(status, scheduling=to_status(self.limit.allowance))
         replaced = sum(reason == "MemberReplaced" for reason, _ in self.crew.said)
         status = replace(status, restarts=status.restarts + replaced)
         if self.crew.said:
@@ -267,17 +300,26 @@ class _Decision:
 
     def _members(self, asks: Asks, unborn: Sequence[Member]) -> list[Manifest]:
         made = []
+        hosts = self._hosts()
         for member in unborn[: self.settings.most_at_once]:
             needs = needs_of(self.spec, member.role)
             if needs is not None:
                 resource = member.resource.over(asks.roles[member.role].resource)
-                made.append(member_pod(self.job, self.spec, needs, member, resource, self.settings))
+                host = next(hosts, None) if member.role is Role.WORKER else None
+                pod = member_pod(self.job, self.spec, needs, member, resource, self.settings)
+                made.append(pod if host is None else prefer(pod, host))
         return made
+
+    def _hosts(self) -> Iterator[str]:
+        """Where the scheduler has found room for new workers."""
+        allowance = self.limit.allowance
+        planned = {} if allowance is None else allowance.hosts
+        return iter([host for host, count in sorted(planned.items()) for _ in range(count)])
 
     def _unlike(self, asks: Asks, role: Role) -> list[tuple[PodSeen, Resource]]:
         """Running Pods of a role that a plan has given another resource since, and what they should have."""
         wanted = asks.roles[role]
-        if not wanted.sized_by or self.spec.suspend:
+        if not wanted.sized_by or self.rests:
             return []
         found = []
         for member in self.crew.live(role):
@@ -344,7 +386,7 @@ class _Decision:
 
     def _missed_from(self, looks: MasterLooks) -> datetime | None:
         """From when on it is said that nobody makes Pods. None: it is the operator who does, or a master answers."""
-        if not self.settings.pod_scaler or self.spec.suspend or looks.silent_since is None:
+        if not self.settings.pod_scaler or self.rests or looks.silent_since is None:
             return None
         return looks.silent_since + self.settings.times.silence
 
@@ -371,12 +413,13 @@ def _seats(before: Memory) -> dict[tuple[Role, int], Resource]:
     return {**before.seats, **{(each.role, each.rank): each.resource for each in given if not each.resource.is_silent}}
 
 
-def _victims(crew: Crew, moved: Sequence[str], plans: Sequence[PlanSeen]) -> tuple[str, ...]:
-    """Who should go first: those whose replacement runs, then those that users' `removePods` name. Only who is there,
-    and no more than the status has room for: what is decided must be what is read back."""
+def _victims(crew: Crew, moved: Sequence[str], plans: Sequence[PlanSeen], chosen: Sequence[str]) -> tuple[str, ...]:
+    """Who should go first: those whose replacement runs, then those that users' `removePods` name, then those that the
+    scheduler chose. Only who is there, and no more than the status has room for: what is decided must be what is read
+    back."""
     live = {member.name for role in ROLES for member in crew.live(role)}
     named = sorted({name for plan in plans if not plan.auto for name in plan.remove})
-    return tuple(name for name in dict.fromkeys([*moved, *named]) if name in live)[:MAX_ENTRIES]
+    return tuple(name for name in dict.fromkeys([*moved, *named, *chosen]) if name in live)[:MAX_ENTRIES]
 
 
 def _notices(job: JobSeen, told: Mapping[str, Condition]) -> tuple[Notice, ...]:

@@ -30,7 +30,7 @@ _AGENT, _TOKEN, _SHM, _TMP = "shoal-agent", "shoal-token", "shoal-shm", "tmp"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 _GRACE_SECONDS = 45
 """More than an agent gives its training processes (30 s): the agent must outlive them."""
-_LOCKED = {
+LOCKED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "runAsNonRoot": True,
@@ -71,7 +71,9 @@ def _member_pod(
         _avoid(pod, member.avoid_hosts)
     if needs.priority is not None and needs.priority in settings.priority_classes:
         pod.setdefault("priorityClassName", settings.priority_classes[needs.priority])
-    _volumes(pod, job, settings)
+    if settings.priority_class:
+        pod.setdefault("priorityClassName", settings.priority_class)
+    mount_agent(pod, job.name, settings)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -96,16 +98,21 @@ def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
     pod.setdefault("automountServiceAccountToken", False)
     pod.setdefault("enableServiceLinks", False)
     pod.setdefault("terminationGracePeriodSeconds", _GRACE_SECONDS)
+    bring_agent(pod, settings)
+
+
+def bring_agent(pod: dict[str, Any], settings: OperatorSettings) -> None:
+    """The init container that copies the agent into the Pod."""
     brings: Manifest = {
         "name": _AGENT,
         "image": settings.image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": [SHOAL, "bring", "/target"],
         "volumeMounts": [{"name": _AGENT, "mountPath": "/target"}],
-        "securityContext": _LOCKED,
+        "securityContext": LOCKED,
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
     }
-    _pull_secrets(pod, settings)
+    pull_secrets(pod, settings)
     pod["initContainers"] = [brings, *(pod.get("initContainers") or [])]
 
 
@@ -122,7 +129,7 @@ def _keep_guaranteed(pod: dict[str, Any]) -> None:
         pod["initContainers"][0]["resources"] = {"requests": has, "limits": has}
 
 
-def _pull_secrets(pod: dict[str, Any], settings: OperatorSettings) -> None:
+def pull_secrets(pod: dict[str, Any], settings: OperatorSettings) -> None:
     """Our image may be in a registry that the user's template knows nothing of."""
     own = list(pod.get("imagePullSecrets") or [])
     names = {each.get("name") for each in own}
@@ -240,14 +247,15 @@ def _avoid(pod: dict[str, Any], hosts: frozenset[str]) -> None:
     ]
 
 
-def _volumes(pod: dict[str, Any], job: JobSeen, settings: OperatorSettings) -> None:
+def mount_agent(pod: dict[str, Any], job: str, settings: OperatorSettings) -> None:
+    """Where the first container finds the agent and the job's token, and shared memory that suffices."""
     container = pod["containers"][0]
     mounts = list(container.get("volumeMounts") or [])
     volumes = list(pod.get("volumes") or [])
     volumes.append({"name": _AGENT, "emptyDir": {}})
     mounts.append({"name": _AGENT, "mountPath": "/shoal", "readOnly": True})
     items = [{"key": key, "path": key} for key in ("agent", "fingerprint")]
-    volumes.append({"name": _TOKEN, "secret": {"secretName": token_name(job.name), "items": items}})
+    volumes.append({"name": _TOKEN, "secret": {"secretName": token_name(job), "items": items}})
     mounts.append({"name": _TOKEN, "mountPath": SECRETS, "readOnly": True})
     if not any(mount.get("mountPath") == _SHARED_MEMORY for mount in mounts):
         size = settings.shared_memory or _half(container)
@@ -272,6 +280,7 @@ _OF_MEMBERS = (
     "gpu_resource",
     "gpu_type_label",
     "priority_classes",
+    "priority_class",
     "defaults",
 )
 """The settings that `member_pod` looks at, and what it takes to understand a job."""
@@ -321,7 +330,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
             "requests": dict(settings.master_resources),
             "limits": {"memory": settings.master_memory_limit},
         },
-        "securityContext": _LOCKED,
+        "securityContext": LOCKED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": _TOKEN, "mountPath": SECRETS, "readOnly": True},
@@ -340,6 +349,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
             "terminationGracePeriodSeconds": 10,
             "securityContext": {"runAsNonRoot": True, "fsGroup": 65532},
             **({"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}),
+            **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
             "containers": [container],
             "volumes": [
                 {"name": _TOKEN, "secret": {"secretName": token_name(job.name), "defaultMode": 0o440}},

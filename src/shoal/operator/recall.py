@@ -32,6 +32,7 @@ def job_status(status: ElasticJobStatus) -> JobStatus:
         decided_at=status.last_decision.at if status.last_decision else None,
         world=status.world,
         restarts=status.restarts or 0,
+        scheduling=status.scheduling,
     )
 
 

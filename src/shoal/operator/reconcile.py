@@ -20,6 +20,7 @@ from functools import partial
 from shoal.api.labels import MASTER, ROLE
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
+from shoal.operator.allowances import Allowance, Allowances
 from shoal.operator.masters import master_name
 from shoal.operator.plan import JobPlan, Resize, plan_job
 from shoal.operator.ports import Cluster, Json
@@ -28,6 +29,7 @@ from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
 from shoal.operator.writing import differs, tells_of_starts_only, write_job, write_plan
+from shoal.scheduler.rows import JobKey, Kind
 
 log = logging.getLogger("shoal.operator")
 
@@ -69,10 +71,13 @@ class Reconciler:
         *,
         clock: Callable[[], datetime],
         reader: Reader | None = None,
+        allowances: Allowances | None = None,
     ) -> None:
+        """`allowances`: where the scheduler's are found; None: there is no scheduler."""
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
+        self._allowances = allowances
         self._reader = reader or Reader(settings.defaults)
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
@@ -143,8 +148,14 @@ class Reconciler:
             troubles=troubles,
             prepared=self._prepared.get(job.uid),
             made=made,
+            is_scheduled=self._allowances is not None,
+            allowance=self._allowance(job),
         )
         return plan_job(snapshot, self._settings, now=self._clock()), seen
+
+    def _allowance(self, job: JobSeen) -> Allowance | None:
+        key = JobKey(job.key.namespace, job.key.name, Kind.ELASTIC_JOB)
+        return None if self._allowances is None else self._allowances.of(key, job.uid)
 
     async def _record(self, there: Json, job: JobSeen, plan: JobPlan) -> None:
         """Write what was decided: the job's version is the fence."""
@@ -226,7 +237,10 @@ class Reconciler:
 
     def _troubles(self, job: JobSeen) -> tuple[Trouble, ...]:
         parts = self._held.get(job.uid, {})
-        return tuple(dict.fromkeys(trouble for part in Part if part in parts for trouble in parts[part].troubles))
+        found = [trouble for part in Part if part in parts for trouble in parts[part].troubles]
+        if self._allowances is not None and self._allowances.trouble is not None:
+            found.append(Trouble(reason="SchedulerFailing", message=self._allowances.trouble))
+        return tuple(dict.fromkeys(found))
 
     async def _resize(self, there: Json, job: JobSeen, plan: JobPlan) -> None:
         """Change running Pods in place. One that cannot be changed so keeps what it has, and that is said."""

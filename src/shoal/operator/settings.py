@@ -61,6 +61,12 @@ class OperatorSettings:
     """The label of hosts that names their kind of device."""
     priority_classes: Mapping[str, str] = field(default_factory=dict)
     """The PriorityClass of a role's `priority`."""
+    priority_class: str | None = None
+    """The PriorityClass of every Pod of a job that names no other: below that of services. None: there is none."""
+    training_image: str | None = None
+    """Of TrainingJobs that name none."""
+    etcd_image: str = "quay.io/coreos/etcd:v3.5.21"
+    """Where masters of TrainingJobs keep their state."""
     defaults: JobDefaults = field(default_factory=JobDefaults)
     """What is assumed where a job does not say."""
     operator_namespace: str | None = None

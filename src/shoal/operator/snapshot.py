@@ -12,7 +12,9 @@ from enum import StrEnum
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec
 from shoal.api.resources import Resource
+from shoal.api.scheduling import SchedulingStatus
 from shoal.core.pods import PodSeen, Trouble
+from shoal.operator.allowances import Allowance
 from shoal.operator.memory import SILENT, Memory
 
 
@@ -87,6 +89,8 @@ class JobStatus:
     decided_at: datetime | None = None
     world: int | None = None
     restarts: int = 0
+    scheduling: SchedulingStatus | None = None
+    """What the scheduler decided last, and remembers of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,3 +252,7 @@ class Snapshot:
     """The form of the fixed objects that this process has made and not yet recorded."""
     made: Mapping[str, str] = field(default_factory=dict)
     """Names and uids of Pods that this process has made: one of them that is not there has come and gone."""
+    is_scheduled: bool = False
+    """A scheduler arbitrates between jobs; without one everything that is asked for is granted."""
+    allowance: Allowance | None = None
+    """What it allows. None: it has not decided yet, so the job keeps what it has and grows by nothing."""

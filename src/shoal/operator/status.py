@@ -13,6 +13,7 @@ from shoal.api.meta import ConditionStatus
 from shoal.core.pods import PodSeen, Trouble
 from shoal.operator.asks import ROLES, Asks
 from shoal.operator.ending import Ending
+from shoal.operator.grants import UNLIMITED, Limit
 from shoal.operator.memory import Member, MemberState, Memory, MoveState
 from shoal.operator.snapshot import Condition, Training
 
@@ -78,6 +79,7 @@ def say(
     troubles: Sequence[Trouble],
     *,
     suspended: bool,
+    limit: Limit = UNLIMITED,
     master_answers: bool,
     remarks: Sequence[str] = (),
     master_missed: str = "",
@@ -87,8 +89,8 @@ def say(
     running = [m for m in memory.members if m.is_live and _runs(by_name.get(m.name))]
     granted = sum(memory.grant.counts.values())
     return {
-        JobCondition.ADMITTED: _admitted(memory, asks, remarks, suspended=suspended),
-        JobCondition.READY: _ready(memory, running, granted, pods, suspended=suspended, answers=master_answers),
+        JobCondition.ADMITTED: _admitted(memory, asks, limit, remarks, suspended=suspended),
+        JobCondition.READY: _ready(memory, running, granted, pods, limit, suspended=suspended, answers=master_answers),
         JobCondition.RESIZING: _resizing(memory, running, granted),
         JobCondition.DEGRADED: _degraded(memory, pods, troubles, answers=master_answers, missed=master_missed),
         JobCondition.SUCCEEDED: Said(
@@ -103,12 +105,22 @@ def _runs(pod: PodSeen | None) -> bool:
     return pod is not None and pod.is_running
 
 
-def _admitted(memory: Memory, asks: Asks, remarks: Sequence[str], *, suspended: bool) -> Said:
+def _admitted(memory: Memory, asks: Asks, limit: Limit, remarks: Sequence[str], *, suspended: bool) -> Said:
     if suspended:
         return Said(FALSE, "Suspended", "spec.suspend is true")
+    allowance = limit.allowance
+    if allowance is not None and not allowance.is_admitted and allowance.place is not None:
+        return Said(FALSE, allowance.code or "Queued", f"place {allowance.place} in the queue: {limit.reason}")
     if not any(wanted.count is not None for wanted in asks.roles.values()):
         how = "say worker.replicas, `kubectl scale`, apply a ScalePlan or a JobResource, or let the master decide"
         return Said(FALSE, "WaitingForPlan", f"nobody has said how many members it should have: {how}")
+    if allowance is not None and not allowance.is_admitted:
+        return Said(FALSE, allowance.code or "Queued", limit.reason)
+    if limit.is_scheduled and allowance is None and not any(memory.grant.counts.values()):
+        return Said(FALSE, "Queued", limit.reason)
+    asked, granted = asks.roles[Role.WORKER].count or 0, memory.grant.counts.get(Role.WORKER, 0)
+    if limit.is_scheduled and granted < asked:
+        return Said(TRUE, "Trimmed", "; ".join((f"{granted} of {asked} workers: {limit.reason}", *remarks)))
     return Said(TRUE, "Granted", "; ".join((memory.grant.reason, *remarks)))
 
 
@@ -121,13 +133,16 @@ def _ready(
     running: Sequence[Member],
     granted: int,
     pods: Sequence[PodSeen],
+    limit: Limit,
     *,
     suspended: bool,
     answers: bool,
 ) -> Said:
+    left = sum(member.is_live for member in memory.members)
     if suspended:
-        left = sum(member.is_live for member in memory.members)
         return Said(FALSE, "Suspended", f"{left} members still have to leave" if left else "no Pods while suspended")
+    if limit.allowance is not None and limit.allowance.place is not None and not granted:
+        return Said(FALSE, "Waiting", f"{left} members still have to leave" if left else "it waits in the queue")
     if not granted:
         return Said(FALSE, "WaitingForPlan", "it has no members yet")
     settled = sum(member.state is MemberState.SUCCEEDED for member in memory.members)

@@ -42,6 +42,7 @@ def write_job(job: JobSeen, status: JobStatus) -> Json:
         roles=_roles(status) or None,
         world=status.world,
         grant=_grant(memory.grant) if memory.grant.generation else None,
+        scheduling=status.scheduling,
         last_decision=api.Decision(reason=_cut(status.decision or ""), at=status.decided_at) if decided else None,  # type: ignore[arg-type]
         accepted_at=_accepted(memory) or None,
         members=[_member(each) for each in memory.members[:MAX_REPLICAS]] or None,

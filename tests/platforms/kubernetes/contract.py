@@ -381,6 +381,15 @@ async def test_a_pod_on_no_host_is_deleted_at_once_and_one_on_a_host_is_given_ti
         await api.client.get(PODS, "placed", namespace=api.namespace)
 
 
+async def test_an_eviction_of_another_pod_of_that_name_is_refused(api: Api) -> None:
+    await api.client.create(PODS, a_pod("a", api.namespace))
+    with pytest.raises(Conflict):
+        await api.client.evict("a", namespace=api.namespace, uid="another")
+    there = await api.client.get(PODS, "a", namespace=api.namespace)
+    assert there.metadata.deletion_timestamp is None
+    await api.client.evict("a", namespace=api.namespace, uid=there.metadata.uid)
+
+
 async def test_an_evicted_pod_is_deleted(api: Api) -> None:
     await api.client.create(PODS, a_pod("a", api.namespace))
     await api.client.evict("a", namespace=api.namespace)

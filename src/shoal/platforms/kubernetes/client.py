@@ -478,9 +478,12 @@ class Client:
         self._tell(kind, left)
         return left
 
-    async def evict(self, name: str, *, namespace: str, timeout: float | None = None) -> None:
-        """Ask for a Pod's end in the way that disruption budgets are asked. `TooManyRequests`: a budget forbids it."""
-        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+    async def evict(self, name: str, *, namespace: str, uid: str | None = None, timeout: float | None = None) -> None:
+        """Ask for a Pod's end in the way that disruption budgets are asked. `TooManyRequests`: a budget forbids it.
+        `uid` makes sure that it is the one that was meant: `Conflict` otherwise."""
+        body: Json = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        if uid is not None:
+            body["deleteOptions"] = {"preconditions": {"uid": uid}}
         await self._subresource(PODS, name, namespace, "eviction", "POST", _encode(body), timeout)
 
     async def scale(self, kind: Kind[Any], name: str, *, namespace: str, timeout: float | None = None) -> Scale:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from shoal.api.labels import JOB_NAME, JOB_UID
+from shoal.api.labels import JOB_NAME, JOB_UID, KIND
 from shoal.api.scaleplan import JOB_LABEL
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import PodPhase, PodSeen
@@ -30,7 +30,7 @@ from shoal.platforms.kubernetes.errors import (
 )
 from shoal.platforms.kubernetes.events import Recorder, reference
 from shoal.platforms.kubernetes.informer import Informer, InformerSettings
-from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import (
     NETWORK_POLICIES,
     PODS,
@@ -61,11 +61,13 @@ _KINDS: Mapping[str, Kind[Any]] = {
         SECRETS,
         SERVICES,
         SERVICE_ACCOUNTS,
+        TRAINING_JOBS,
     )
 }
 _MADE_ONCE = frozenset({SECRETS.kind, SCALE_PLANS.kind})
 """Kinds whose contents are somebody else's, or never change, once they exist."""
 _BY_JOB = "job"
+_BY_UID = "uid"
 _SOON = 0.05
 """How long a look at a job may wait when a Pod has ended: more are likely to follow, and one look serves all."""
 _GATHERING = 1.0
@@ -105,7 +107,12 @@ class KubernetesCluster:
         self._plans = Informer(client, SCALE_PLANS, namespace=namespace, indexers=index, settings=settings)
         self._resources = Informer(client, JOB_RESOURCES, namespace=namespace, indexers=index, settings=settings)
         self._pods: Informer[Pod] = Informer(
-            client, PODS, namespace=namespace, labels=JOB_UID, indexers={"owner": by_owner}, settings=settings
+            client,
+            PODS,
+            namespace=namespace,
+            labels=JOB_UID,
+            indexers={"owner": by_owner, _BY_UID: _uid_of_job},
+            settings=settings,
         )
 
     @property
@@ -132,7 +139,7 @@ class KubernetesCluster:
             if isinstance(change, Removed):
                 self._views.pop(meta.uid, None)
                 seen = None
-            job = meta.namespace, meta.labels.get(JOB_NAME, "")
+            job = meta.namespace, "" if KIND in meta.labels else meta.labels.get(JOB_NAME, "")
             self._count_running(job, meta.name, seen)
             if job[1] and not (isinstance(change, Updated) and before == seen):
                 wake(*job, self._patience_with_pods(job, seen))
@@ -144,14 +151,14 @@ class KubernetesCluster:
 
     def _patience(self, change: Change[Any]) -> float:
         """How long a look may wait after news of a job or a plan."""
-        if not isinstance(change, Updated) or _asked(change.before) != _asked(change.object):
+        if not isinstance(change, Updated) or asked(change.before) != asked(change.object):
             return 0.0
         reported = _report_of_master(change.before) != _report_of_master(change.object)
         return self._gathering if reported else self._gathering * _MEANWHILE
 
     def _patience_with_pods(self, job: tuple[str, str], seen: PodSeen | None) -> float:
         """How long a look may wait after news of a Pod."""
-        if seen is None or not _begins(seen):
+        if seen is None or not begins(seen):
             return _SOON
         worth_telling = seen.role is None or seen.trouble is not None
         return self._gathering if worth_telling or self._is_complete(job) else self._gathering * _MEANWHILE
@@ -176,6 +183,10 @@ class KubernetesCluster:
         if known is None or known[0] != version:
             known = self._views[uid] = version, pod_seen(pod)
         return known[1]
+
+    def on_pod(self, call: Callable[[Change[Pod]], None]) -> None:
+        """Tell of everything that happens to a Pod of any job, whatever its kind."""
+        self._pods.on_change(call)
 
     def known_jobs(self) -> Sequence[tuple[str, str]]:
         """All jobs that are there or that a plan names."""
@@ -204,12 +215,12 @@ class KubernetesCluster:
 
     def job(self, namespace: str, name: str) -> Json | None:
         found = self._jobs.get(namespace, name)
-        return None if found is None else _with_kind(found, ELASTIC_JOBS)
+        return None if found is None else with_kind(found, ELASTIC_JOBS)
 
     def plans(self, namespace: str, job: str) -> Sequence[Json]:
         key = f"{namespace}/{job}"
-        found = [_with_kind(each, SCALE_PLANS) for each in self._plans.found(_BY_JOB, key)]
-        found += [_with_kind(each, JOB_RESOURCES) for each in self._resources.found(_BY_JOB, key)]
+        found = [with_kind(each, SCALE_PLANS) for each in self._plans.found(_BY_JOB, key)]
+        found += [with_kind(each, JOB_RESOURCES) for each in self._resources.found(_BY_JOB, key)]
         return sorted(found, key=lambda each: (each["kind"], each["metadata"]["name"]))
 
     def namespaces_of(self, job: str) -> Sequence[str]:
@@ -220,8 +231,12 @@ class KubernetesCluster:
         for name in expected:
             if name not in there:  # rare: it is gone, or our cache is behind
                 await self._pods.refresh(namespace, name)
-        seen = (self._view(pod) for pod in self._pods.found("owner", uid) if _controller(pod.metadata) == uid)
+        seen = (self._view(pod) for pod in self._pods.found("owner", uid) if controller_of(pod.metadata) == uid)
         return sorted((pod for pod in seen if pod is not None), key=lambda pod: pod.name)
+
+    def pods_of_job(self, uid: str) -> Sequence[Pod]:
+        """The Pods that say they belong to the job with this uid, whoever made them."""
+        return self._pods.found(_BY_UID, uid)
 
     # Writing ---------------------------------------------------------------------------------------------------
 
@@ -243,7 +258,7 @@ class KubernetesCluster:
         except (Conflict, NotFound) as exc:
             raise Outdated(str(exc)) from exc
         except (Forbidden, Invalid) as exc:
-            _refused(exc)
+            refused(exc)
 
     async def ensure(self, manifest: Json) -> None:
         kind, meta = _KINDS[manifest["kind"]], metadata_of(manifest)
@@ -253,17 +268,17 @@ class KubernetesCluster:
         except AlreadyExists:
             pass
         except (Forbidden, Invalid, NotFound) as exc:
-            _refused(exc)
+            refused(exc)
         try:
             there = await self._client.get(kind, meta.name, namespace=meta.namespace)
-            self._ours(kind, manifest, there)
+            is_ours(kind, manifest, there)
             if kind.kind not in _MADE_ONCE:
                 pinned = {**manifest, "metadata": {**manifest["metadata"], "uid": metadata_of(there).uid}}
                 await self._client.apply(kind, pinned, manager=self._manager)
         except (NotFound, Conflict) as exc:  # it went or changed in between
             raise Outdated(str(exc)) from exc
         except (Forbidden, Invalid) as exc:
-            _refused(exc)
+            refused(exc)
 
     async def create_pod(self, manifest: Json) -> str:
         meta = metadata_of(manifest)
@@ -272,12 +287,12 @@ class KubernetesCluster:
         except AlreadyExists:
             pass
         except (Forbidden, Invalid, NotFound) as exc:
-            _refused(exc)
+            refused(exc)
         try:
             there = await self._client.get(PODS, meta.name, namespace=meta.namespace)
         except NotFound as exc:
             raise Outdated(str(exc)) from exc
-        self._ours(PODS, manifest, there)
+        is_ours(PODS, manifest, there)
         await self._pods.refresh(meta.namespace, meta.name)  # our cache did not have it
         return there.metadata.uid
 
@@ -303,7 +318,7 @@ class KubernetesCluster:
         except Conflict as exc:
             raise Outdated(str(exc)) from exc
         except (Forbidden, Invalid) as exc:
-            _refused(exc)
+            refused(exc)
 
     async def delete_job(self, namespace: str, name: str, uid: str) -> None:
         try:
@@ -317,18 +332,18 @@ class KubernetesCluster:
         kind = _KINDS[about["kind"]]
         self._recorder.record(reference(kind, about), reason=reason, note=note, type="Warning" if warning else "Normal")
 
-    def _ours(self, kind: Kind[Any], manifest: Json, there: Any) -> None:
-        """Raises `NameTaken` unless what is there has the controller that the manifest names."""
-        meta = metadata_of(there)
-        wanted = metadata_of(manifest)
-        if _controller(meta) != _controller(wanted):
-            raise NameTaken(
-                f"{kind.kind} {meta.namespace}/{meta.name} exists and belongs to somebody else; "
-                "it is left alone: delete it, or rename the job"
-            )
+
+def is_ours(kind: Kind[Any], manifest: Json, there: Any) -> None:
+    """Raises `NameTaken` unless what is there has the controller that the manifest names."""
+    meta, wanted = metadata_of(there), metadata_of(manifest)
+    if controller_of(meta) != controller_of(wanted):
+        raise NameTaken(
+            f"{kind.kind} {meta.namespace}/{meta.name} exists and belongs to somebody else; "
+            "it is left alone: delete it, or rename the job"
+        )
 
 
-def _asked(obj: Json) -> tuple[Any, ...]:
+def asked(obj: Json) -> tuple[Any, ...]:
     """What changes of an object when somebody asks for something else."""
     meta = obj["metadata"]
     return tuple(meta.get(name) for name in ("uid", "generation", "labels", "annotations", "deletionTimestamp"))
@@ -351,21 +366,21 @@ def _to_run(job: Json) -> int:
     )
 
 
-def _begins(pod: PodSeen) -> bool:
+def begins(pod: PodSeen) -> bool:
     """Whether a Pod is on its way to run, or runs."""
     return not pod.deleting and pod.phase in (PodPhase.PENDING, PodPhase.RUNNING)
 
 
-def _with_kind(obj: Json, kind: Kind[Any]) -> Json:
+def with_kind(obj: Json, kind: Kind[Any]) -> Json:
     """An object that says what it is: the items of a list need not."""
     return obj if "kind" in obj else {**obj, "apiVersion": kind.api_version, "kind": kind.kind}
 
 
-def _controller(meta: Any) -> str | None:
+def controller_of(meta: Any) -> str | None:
     return next((each.uid for each in meta.owner_references if each.controller), None)
 
 
-def _refused(exc: ApiError) -> NoReturn:
+def refused(exc: ApiError) -> NoReturn:
     match exc:
         case QuotaExceeded():
             reason = "QuotaExceeded"
@@ -376,6 +391,11 @@ def _refused(exc: ApiError) -> NoReturn:
         case _:
             reason = "InvalidObject"
     raise Denied(reason, str(exc)) from exc
+
+
+def _uid_of_job(obj: Any) -> Sequence[str]:
+    uid = metadata_of(obj).labels.get(JOB_UID)
+    return [uid] if uid else []
 
 
 def _name(obj: Any) -> Sequence[str]:

@@ -153,6 +153,18 @@ class Elector:
         self._sight: Sight | None = None
         self._lease: Lease | None = None
         self._held: Held | None = None
+        self._notes: dict[str, str] = {}
+
+    def note(self, key: str, value: str) -> None:
+        """Leave an annotation on the lease for whoever leads next. It is written with the next renewal: what may not
+        be a few seconds old has no place here."""
+        self._notes[key] = value
+
+    def noted(self, key: str) -> str | None:
+        """What was last left there, by whomever."""
+        if key in self._notes:
+            return self._notes[key]
+        return None if self._lease is None else self._lease.metadata.annotations.get(key)
 
     @property
     def term(self) -> int:
@@ -270,7 +282,7 @@ class Elector:
         moment = micro_time(datetime.now(UTC))
         if isinstance(move, Create):
             spec = LeaseSpec(self._me, int(self._settings.lease_seconds + 0.5) or 1, moment, moment, 0)
-            meta = ObjectMeta(name=self._name, namespace=self._namespace)
+            meta = ObjectMeta(name=self._name, namespace=self._namespace, annotations=dict(self._notes))
             return await self._client.create(LEASES, Lease(meta, spec))
         assert self._lease is not None
         spec = msgspec.structs.replace(
@@ -281,7 +293,9 @@ class Elector:
         )
         if isinstance(move, Take):
             spec = msgspec.structs.replace(spec, acquire_time=moment, lease_transitions=move.term)
-        return await self._client.replace(LEASES, msgspec.structs.replace(self._lease, spec=spec))
+        before = self._lease.metadata
+        meta = msgspec.structs.replace(before, annotations={**before.annotations, **self._notes})
+        return await self._client.replace(LEASES, Lease(meta, spec))
 
     async def _release(self) -> None:
         held, lease = self._held, self._lease
@@ -289,9 +303,10 @@ class Elector:
         if held is None or lease is None or not self._settings.is_released:
             return
         spec = msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
+        meta = msgspec.structs.replace(lease.metadata, annotations={**lease.metadata.annotations, **self._notes})
         try:
             async with asyncio.timeout(self._settings.retry_seconds):
-                await self._client.replace(LEASES, msgspec.structs.replace(lease, spec=spec))
+                await self._client.replace(LEASES, Lease(meta, spec))
         except (ApiError, TimeoutError) as exc:
             log.info("the lease was not given up, it will run out: %s", exc)
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from shoal.platforms.kubernetes import objects
+from shoal.platforms.kubernetes import objects, workloads
 from shoal.platforms.kubernetes.access import Access, Identity
 from shoal.platforms.kubernetes.errors import Permission
 from shoal.platforms.kubernetes.fake_merge import Json, merged, value_at
@@ -36,6 +36,7 @@ BUILT_IN: Mapping[Kind[Any], frozenset[str]] = {
     objects.SECRETS: frozenset(),
     objects.CONFIG_MAPS: frozenset(),
     objects.NODES: frozenset({"status"}),
+    objects.RESOURCE_QUOTAS: frozenset({"status"}),
     objects.SERVICE_ACCOUNTS: frozenset({"token"}),
     objects.ROLES: frozenset(),
     objects.ROLE_BINDINGS: frozenset(),
@@ -44,6 +45,9 @@ BUILT_IN: Mapping[Kind[Any], frozenset[str]] = {
     objects.NETWORK_POLICIES: frozenset(),
     objects.POD_DISRUPTION_BUDGETS: frozenset({"status"}),
     objects.ACCESS_REVIEWS: frozenset(),
+    workloads.REPLICA_SETS: frozenset({"status"}),
+    workloads.STATEFUL_SETS: frozenset({"status"}),
+    workloads.JOBS: frozenset({"status"}),
 }
 
 
@@ -248,7 +252,8 @@ class FakeApiServer:
             case _, "scale":
                 return await self._scale(request, shelf, key)
             case "POST", "eviction":
-                self.store.delete(shelf, key, {})
+                body = await _body(request)
+                self.store.delete(shelf, key, body.get("deleteOptions") or {})
                 return _json({"kind": "Status", "status": "Success"}, 201)
             case "POST", "binding":
                 body = await _body(request)
@@ -297,7 +302,7 @@ class FakeApiServer:
         obj = self.store.get(shelf, key)
         wanted_path, actual_path = (path.split(".") for path in shelf.served.scale)
         if request.method in ("PUT", "PATCH"):
-            change: Json = {"replicas": (await _body(request))["spec"]["replicas"]}
+            change: Json = {wanted_path[-1]: (await _body(request))["spec"]["replicas"]}
             for field in reversed(wanted_path[:-1]):
                 change = {field: change}
             obj = self.store.patch(shelf, key, "application/merge-patch+json", change, None)

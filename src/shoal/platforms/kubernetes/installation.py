@@ -1,6 +1,6 @@
 """Whether Shoal can work in a cluster at all: asked once, at the operator's start, and said with what to do about it.
 
-- the three kinds are served, and by our definitions: those of another operator would let in what we cannot read;
+- the four kinds are served, and by our definitions: those of another operator would let in what we cannot read;
 - no operator of DLRover's runs on the same kinds: two would fight over the same Pods;
 - the identity we have may do what the operator does.
 """
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from shoal.core.errors import BadInput
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import Forbidden, Permission
-from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import (
     ACCESS_REVIEWS,
     PODS,
@@ -29,7 +29,14 @@ _NEEDED: Sequence[tuple[str, str, Sequence[str]]] = (
     (SCALE_PLANS.group, "scaleplans/status", ("patch",)),
     (JOB_RESOURCES.group, "jobresources", ("list", "watch")),
     (JOB_RESOURCES.group, "jobresources/status", ("patch",)),
+    (TRAINING_JOBS.group, "trainingjobs", ("list", "watch")),
+    (TRAINING_JOBS.group, "trainingjobs/status", ("patch",)),
+    ("apps", "replicasets", ("get", "list", "watch", "create", "patch", "delete")),
+    ("apps", "statefulsets", ("get", "list", "watch", "create", "patch", "delete")),
+    ("batch", "jobs", ("get", "list", "watch", "create", "patch", "delete")),
+    ("", "pods/eviction", ("create",)),
     ("", "pods", ("get", "list", "watch", "create", "delete")),
+    ("", "resourcequotas", ("list", "watch")),
     ("", "secrets", ("get", "create")),
     ("", "services", ("get", "create", "patch")),
     ("", "serviceaccounts", ("get", "create", "patch")),
@@ -47,7 +54,7 @@ async def check_installation(client: Client, *, namespace: str | None) -> None:
 
 
 async def _check_kinds(client: Client) -> None:
-    for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES):
+    for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES, TRAINING_JOBS):
         found = await client.get_path(f"/apis/{kind.group}/{kind.version}") or {}
         served = next((each for each in found.get("resources", []) if each.get("name") == kind.plural), None)
         if served is None:

@@ -15,3 +15,6 @@ SCALE_PLANS: Kind[Json] = Kind(
 JOB_RESOURCES: Kind[Json] = Kind(
     group="elastic.easydl.org", version="v1alpha1", kind="JobResource", plural="jobresources", type=dict
 )
+TRAINING_JOBS: Kind[Json] = Kind(
+    group="paddlepaddle.org", version="v1", kind="TrainingJob", plural="trainingjobs", type=dict
+)

@@ -230,6 +230,7 @@ class PodStatus(Part, frozen=True):
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
     resize: str = ""
+    nominated_node_name: str = ""
     observed_generation: int | None = None
 
 
@@ -396,6 +397,17 @@ class Node(Part, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
+class ResourceQuotaSpec(Part, frozen=True):
+    hard: Quantities = {}
+    scopes: list[str] = []
+    scope_selector: Json | None = None
+
+
+class ResourceQuota(Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+
+
 # The rest ----------------------------------------------------------------------------------------------------------
 
 
@@ -533,6 +545,7 @@ SECRETS = _core("Secret", "secrets", Secret, whole=True)
 CONFIG_MAPS = _core("ConfigMap", "configmaps", ConfigMap, whole=True)
 NAMESPACES = _core("Namespace", "namespaces", Namespace, namespaced=False)
 NODES = _core("Node", "nodes", Node, namespaced=False)
+RESOURCE_QUOTAS = _core("ResourceQuota", "resourcequotas", ResourceQuota)
 SERVICE_ACCOUNTS = _core("ServiceAccount", "serviceaccounts", ServiceAccount)
 ROLES = Kind(group="rbac.authorization.k8s.io", version="v1", kind="Role", plural="roles", type=Role, whole=True)
 ROLE_BINDINGS = Kind(

@@ -43,10 +43,10 @@ def pod_seen(pod: Pod) -> PodSeen | None:
         created_at=pod.metadata.creation_timestamp or _EPOCH,
         exit_code=end.exit_code if end else None,
         oom_killed=end is not None and end.reason == _OOM,
-        reason=_reason(pod, end),
+        reason=pod_reason(pod),
         host=pod.spec.node_name,
         resource=_resource(pod),
-        trouble=_trouble(pod),
+        trouble=pod_trouble(pod),
         resize_waits=_resize_waits(pod),
         makes_pods=role == MASTER and labels.get(SCALER) == POD_SCALER,
     )
@@ -83,8 +83,9 @@ def _is_main(pod: Pod, status: ContainerStatus) -> bool:
     return bool(pod.spec.containers) and status.name == pod.spec.containers[0].name
 
 
-def _reason(pod: Pod, end: ContainerStateTerminated | None) -> str:
+def pod_reason(pod: Pod) -> str:
     """What Kubernetes says about its end, in one line: eviction before all, then the container's own words."""
+    end = _end(pod)
     words = [pod.status.reason, pod.status.message]
     if end is not None and end.exit_code:
         words += [end.reason if end.reason not in ("Error", "Completed") else "", end.message]
@@ -101,7 +102,7 @@ def _resource(pod: Pod) -> Resource:
         return Resource()
 
 
-def _trouble(pod: Pod) -> Trouble | None:
+def pod_trouble(pod: Pod) -> Trouble | None:
     """Why it does not run. One that has ended or is ending has no trouble any more."""
     if pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED) or pod.metadata.deletion_timestamp is not None:
         return None

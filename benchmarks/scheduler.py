@@ -1,0 +1,231 @@
+"""One round of the scheduler's default policy, at up to 10,000 jobs on 100,000 GPUs.
+
+*Cold*: nothing runs, every job waits, and all rows are new: building the columns from them, the gangs of all jobs, and
+all growth are in the time. *Steady*: the cluster is full, 1 % of the jobs have ended and as many have come since the
+last round; the rows that this changed are put on the board, and a snapshot is taken and decided on. Hosts have 8 GPUs
+and 96 cores; jobs ask for 0, 1, 2, 4 or 8 GPUs a trainer, in four priorities.
+
+Times are the processor's, of which the policy uses one core, and the best of a few rounds: on a machine that does
+nothing else they are the clock's too.
+
+The peer of the same run is the policy in its plainest form (`tests/scheduler/reference.py`): a heap, one step at a
+time, and for every Pod a look at every host. Others' figures are from their papers and documents, for what they call a
+decision, and are the clock's:
+
+- Kueue: 42 admissions a second, from its published scalability tests;
+- Pollux (OSDI '21): 1.1 s a decision at 64 GPUs;
+- Sia (SOSP '23): its solver takes up to 25 s at 1,024 and 173 s at 2,048 GPUs.
+"""
+
+import gc
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from _common import Row, parse_options, progress, report
+from shoal.scheduler.actuation import Standing, advance, arrive, carry_out
+from shoal.scheduler.board import Board
+from shoal.scheduler.decisions import Action, Change, Decisions
+from shoal.scheduler.policies import Policy, policy
+from shoal.scheduler.rows import Host, Job, JobKey, Part, Priority, Room
+from shoal.scheduler.scores import footprint
+from shoal.scheduler.settings import SchedulerSettings
+from shoal.scheduler.snapshot import Snapshot
+
+sys.path.append(str(Path(__file__).parents[1]))
+from tests.scheduler.reference import plan_plainly
+
+GIB = 2**30
+GPUS = 8
+SIZES = ((100, 125), (1_000, 1_250), (10_000, 12_500))
+"""Jobs and hosts."""
+CHANGED = 0.01
+SETTINGS = SchedulerSettings()
+ROUND = 5.0
+KUEUE = ("Kueue, admissions (published)", 42.0)
+DECISIONS = {
+    100: ("Sia's solver, 1,024 GPUs (published)", 25.0),
+    1_000: ("Sia's solver, 2,048 GPUs (published)", 173.0),
+}
+
+
+def a_cluster(hosts: int) -> list[Host]:
+    room, daemons = Room(96_000, 768 * GIB, GPUS), Room(500, GIB, 0)
+    return [Host(name=f"host-{number:05}", capacity=room, others=daemons) for number in range(hosts)]
+
+
+def a_job(number: int, chance: random.Random) -> Job:
+    gpus = chance.choices([0, 1, 2, 4, 8], [10, 50, 10, 10, 20])[0]
+    least = chance.choice([1, 2] if gpus == GPUS else [1, 2, 4])
+    return Job(
+        key=JobKey(f"team-{number % 20}", f"job-{number:06}"),
+        priority=chance.choices(list(Priority), [3, 3, 3, 1])[0],
+        created=float(number),
+        min=least,
+        max=least * chance.choice([1, 4, 8, 16]),
+        each=Room(max(4_000, 8_000 * gpus), max(1, gpus) * 32 * GIB, gpus),
+        fixed=(Part(role="master", each=Room(1_000, 2 * GIB, 0), count=1),),
+    )
+
+
+@dataclass
+class Cluster:
+    """Jobs that have what was decided for them. Pods start and end at once."""
+
+    hosts: list[Host]
+    jobs: dict[JobKey, Job]
+    board: Board
+    capacity: Room
+    now: float = 0.0
+    min_v: float = 0.0
+
+    @classmethod
+    def of(cls, jobs: int, hosts: int, chance: random.Random) -> "Cluster":
+        rows = [a_job(number, chance) for number in range(jobs)]
+        capacity = Room(96_000 * hosts, 768 * GIB * hosts, GPUS * hosts)
+        return cls(a_cluster(hosts), {job.key: job for job in rows}, Board(), capacity)
+
+    def put_all(self) -> None:
+        for host in self.hosts:
+            self.board.put_host(host)
+        for job in self.jobs.values():
+            self.board.put_job(job)
+
+    def carry_out(self, decisions: Decisions) -> None:
+        self.min_v = decisions.min_v
+        for change in decisions.changes:
+            row = self._changed(self.jobs[change.key], change)
+            self.jobs[change.key] = row
+            self.board.put_job(row)
+
+    def _changed(self, job: Job, change: Change) -> Job:
+        standing = Standing(target=job.target, frozen_until=job.frozen_until)
+        if job.attained is None:
+            standing = arrive(job, None, self.min_v, self.capacity, self.now, SETTINGS)
+        else:
+            standing = replace(standing, attained=job.attained)
+        after = carry_out(standing, change, self.now)
+        assert after is not None
+        placed = dict(job.placed)
+        for host, count in change.victims.items():
+            placed[host] -= count
+        for host, count in change.hosts.items():
+            placed[host] = placed.get(host, 0) + count
+        fixed = dict.fromkeys(change.fixed_hosts.get("master", {}), job.fixed[0].each) or job.fixed_placed
+        if change.action is Action.SUSPEND:
+            placed, fixed = {}, {}
+        room = footprint(job, after.target) if after.target else Room()
+        after = advance(after, job, room, self.capacity, self.now, SETTINGS)
+        return replace(
+            job, target=after.target, placed=placed, fixed_placed=fixed, attained=after.attained,
+            waiting_since=after.waiting_since, frozen_until=after.frozen_until,
+        )  # fmt: skip
+
+    def turn_over(self, number: int, count: int, chance: random.Random) -> list[JobKey | Job]:
+        """So many jobs end and so many come."""
+        ended = chance.sample(sorted(self.jobs), count)
+        come = [a_job(number + at, chance) for at in range(count)]
+        for key in ended:
+            del self.jobs[key]
+        self.jobs |= {job.key: job for job in come}
+        return [*ended, *come]
+
+
+def decide(cluster: Cluster, chosen: Policy) -> tuple[Decisions, Snapshot]:
+    snapshot = cluster.board.snapshot(cluster.min_v)
+    return chosen(snapshot, cluster.now, SETTINGS), snapshot
+
+
+def timed(work: Callable[[], Decisions]) -> tuple[float, Decisions]:
+    gc.collect()
+    began = time.process_time()
+    decisions = work()
+    return time.process_time() - began, decisions
+
+
+def cold(jobs: int, hosts: int, chosen: Policy, times: int) -> tuple[float, Cluster, Decisions]:
+    """The best of a few cold rounds, and a cluster after one."""
+    seconds = math.inf
+    for _ in range(times):
+        cluster = Cluster.of(jobs, hosts, random.Random(jobs))
+
+        def work(cluster: Cluster = cluster) -> Decisions:
+            cluster.put_all()
+            return decide(cluster, chosen)[0]
+
+        took, decisions = timed(work)
+        seconds = min(seconds, took)
+    return seconds, cluster, decisions
+
+
+def steady(cluster: Cluster, chosen: Policy, times: int) -> tuple[float, int]:
+    """The best of a few rounds in a full cluster, and how many changes they decided on in all."""
+    chance = random.Random(len(cluster.jobs))
+    count = max(1, int(len(cluster.jobs) * CHANGED))
+    seconds, changes = math.inf, 0
+    cluster.now += 2 * SETTINGS.freezing_window
+    for turn in range(times):
+        cluster.now += ROUND
+        events = cluster.turn_over(1_000_000 + turn * count, count, chance)
+
+        def work(events: Sequence[JobKey | Job] = events) -> Decisions:
+            for event in events:
+                if isinstance(event, Job):
+                    cluster.board.put_job(event)
+                else:
+                    cluster.board.drop_job(event)
+            return decide(cluster, chosen)[0]
+
+        took, decisions = timed(work)
+        cluster.carry_out(decisions)
+        changes += len(decisions.changes)
+        seconds = min(seconds, took)
+    return seconds, changes
+
+
+def exponent(points: Sequence[tuple[int, float]]) -> float:
+    """The slope of the straight line through the points on log-log paper: cost ~ size to this power."""
+    xs, ys = [math.log(size) for size, _ in points], [math.log(seconds) for _, seconds in points]
+    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
+    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
+
+
+def main() -> None:
+    options = parse_options(__doc__)
+    cfs = policy("cfs")
+    rows: list[Row] = []
+    colds: list[tuple[int, float]] = []
+    steadies: list[tuple[int, float]] = []
+    for jobs, hosts in SIZES:
+        progress(f"{jobs} jobs on {hosts * GPUS} GPUs")
+        seconds, cluster, decisions = cold(jobs, hosts, cfs, 2 if options.quick else 5)
+        colds.append((jobs, seconds))
+        case = f"{jobs:,} jobs on {hosts * GPUS:,} GPUs"
+        peer: tuple[str, float] | tuple[None, None] = DECISIONS.get(jobs, (None, None))
+        if jobs == SIZES[0][0] or (jobs == SIZES[1][0] and not options.quick):
+            plain = min(timed(lambda c=cluster: decide(c, plan_plainly)[0])[0] for _ in range(2))  # type: ignore[misc]
+            rows.append(
+                Row(case=f"cold, {case}", value=seconds, unit="CPU s", peer="plain, same run", peer_value=plain)
+            )
+        rows.append(Row(case=f"cold, {case}", value=seconds, unit="CPU s", peer=peer[0], peer_value=peer[1]))
+        if jobs == SIZES[-1][0]:
+            admitted = sum(change.action is Action.ADMIT for change in decisions.changes)
+            rows.append(Row(case="jobs admitted in that round", value=admitted / seconds, unit="1/s", peer=KUEUE[0],
+                            peer_value=KUEUE[1], more_is_better=True))  # fmt: skip
+        cluster.carry_out(decisions)
+        seconds, changes = steady(cluster, cfs, 5 if options.quick else 20)
+        steadies.append((jobs, seconds))
+        progress(f"  {changes} changes in the steady rounds")
+        peer = ("Pollux, 64 GPUs (published)", 1.1) if jobs == SIZES[0][0] else (None, None)
+        rows.append(Row(case=f"steady, {case}", value=seconds, unit="CPU s", peer=peer[0], peer_value=peer[1]))
+    rows.append(Row(case="cold: cost grows with size to the power", value=exponent(colds), unit="exponent"))
+    rows.append(Row(case="steady: cost grows with size to the power", value=exponent(steadies), unit="exponent"))
+    report("scheduler", "one round of cfs, best of a few", rows, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""`shoal queue` and `shoal whatif`: who waits for what, and what a job would have to wait for. Both only read."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from shoal.api.scheduling import SchedulingStatus
+from shoal.cli.jobs import print_rows, print_value
+from shoal.cli.kube_documents import read_documents
+from shoal.cli.kube_jobs import Cluster, Json
+from shoal.cli.text import age, clean
+from shoal.core.errors import BadInput
+from shoal.core.hosts import PodUse
+from shoal.platforms.kubernetes.errors import ApiError, NotFound
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
+from shoal.platforms.kubernetes.objects import CONFIG_MAPS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Kind
+
+TITLES = ("PLACE", "NAMESPACE", "JOB", "KIND", "PRIORITY", "ASKED", "WAITS FOR", "SINCE", "WHY")
+HOME = "shoal-system"
+"""Where the chart's notes put the operator."""
+JOB_KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, TRAINING_JOBS)}
+
+
+# queue -----------------------------------------------------------------------------------------------------------
+
+
+def queue(*, output: str) -> Callable[[Cluster], Awaitable[None]]:
+    async def do(cluster: Cluster) -> None:
+        found = []
+        for kind in JOB_KINDS.values():
+            found += [(kind.kind, each) for each in await _listed(cluster, kind)]
+        waiting = [line for kind, raw in found if (line := waits(kind, raw)) is not None]
+        waiting.sort(key=lambda line: (line["place"], line["namespace"], line["job"]))
+        if output in ("json", "yaml"):
+            print_value(waiting, output)
+            return
+        now = datetime.now(UTC)
+        rows = [tuple(clean(cell) for cell in _row(line, now)) for line in waiting]
+        if rows:
+            print_rows([TITLES, *rows])
+        else:
+            print("nobody waits")
+
+    return do
+
+
+def waits(kind: str, raw: Json) -> dict[str, Any] | None:
+    """A job's line in the queue; None: it does not wait."""
+    status = raw.get("status")
+    written = status.get("scheduling") if isinstance(status, dict) else None
+    try:
+        told = msgspec.convert(written or {}, SchedulingStatus)
+    except msgspec.ValidationError:
+        return None
+    if told.place is None or told.target:
+        return None
+    meta, spec = raw.get("metadata", {}), raw.get("spec", {})
+    return {
+        "place": told.place,
+        "namespace": meta.get("namespace", ""),
+        "job": meta.get("name", ""),
+        "kind": kind,
+        "priority": spec.get("priority") or "Normal",
+        "asked": _asked(kind, raw),
+        "waitsFor": told.code or "",
+        "since": None if told.waiting_since is None else told.waiting_since.isoformat(),
+        "why": told.reason or "",
+    }
+
+
+def _asked(kind: str, raw: Json) -> str:
+    if kind == TRAINING_JOBS.kind:
+        trainer = raw.get("spec", {}).get("trainer") or {}
+        least = trainer.get("min-instance") or 1
+        return f"{least}-{trainer.get('max-instance') or least}"
+    roles = (raw.get("status") or {}).get("roles") or ()
+    return str(next((role.get("asked", "") for role in roles if role.get("role") == "worker"), ""))
+
+
+def _row(line: dict[str, Any], now: datetime) -> tuple[str, ...]:
+    since = "" if line["since"] is None else age(now - datetime.fromisoformat(line["since"]))
+    cells = (line[name] for name in ("place", "namespace", "job", "kind", "priority", "asked", "waitsFor"))
+    return (*(str(cell) for cell in cells), since, line["why"])
+
+
+async def _listed(cluster: Cluster, kind: Kind[Any]) -> list[Any]:
+    with suppress(NotFound):  # an installation without that kind
+        return list((await cluster.client.list(kind, namespace=cluster.scope)).items)
+    return []
+
+
+# whatif ----------------------------------------------------------------------------------------------------------
+
+
+def whatif(file: str, text: bytes, *, home: str, output: str) -> Callable[[Cluster], Awaitable[None]]:
+    """When the job of a file would start, and who would shrink for it."""
+    documents = list(read_documents(file, text, tuple(JOB_KINDS)))
+    if len(documents) != 1:
+        raise BadInput(f"{file}: wanted one {' or '.join(JOB_KINDS)}, got {len(documents)} objects")
+
+    async def do(cluster: Cluster) -> None:
+        document = documents[0]
+        meta = {"namespace": cluster.namespace, **document["metadata"]}
+        answer = await _ask({**document, "metadata": meta}, cluster, home)
+        if output in ("json", "yaml"):
+            print_value(msgspec.to_builtins(answer), output)
+            return
+        for line in words(f"{document['kind']} {meta['namespace']}/{meta['name']}", answer):
+            print(clean(line))
+
+    return do
+
+
+def words(title: str, answer: Any) -> list[str]:
+    """The answer for people."""
+    if answer.starts_in == 0:
+        lines = [f"{title} would start at once, with {answer.trainers}: {answer.reason}"]
+    elif answer.starts_in is not None:
+        lines = [f"{title} would start in about {answer.starts_in:.0f} s, with {answer.trainers}: {answer.reason}"]
+    else:
+        lines = [f"{title} would not start within an hour, if nobody ends meanwhile"]
+    if answer.waits_for:
+        lines.append(f"  until then: place {answer.place} in the queue: {answer.waits_for}")
+    lines += [f"  {each.key}: {each.before} -> {each.after}: {each.reason}" for each in answer.effects]
+    if not answer.effects:
+        lines.append("  nobody would have to give anything up for it")
+    return lines
+
+
+async def _ask(document: Json, cluster: Cluster, home: str) -> Any:
+    from shoal.operator.scheduling.ledger import filled
+    from shoal.operator.scheduling.round import Known
+    from shoal.operator.scheduling.whatif import what_if
+    from shoal.operator.settings import OperatorSettings
+    from shoal.platforms.kubernetes.uses import host_seen, pod_use, quota_seen
+    from shoal.scheduler.policies import policy
+
+    client, now = cluster.client, datetime.now(UTC)
+    operator = OperatorSettings(image="shoal", install_key=b"\0" * 32)  # what it makes of a job is only measured
+    nodes = (await client.list(NODES)).items
+    uses: list[PodUse] = [pod_use(pod) for pod in (await client.list(PODS)).items]
+    quotas = [seen for each in (await client.list(RESOURCE_QUOTAS)).items if (seen := quota_seen(each)) is not None]
+    facts = await _facts(cluster, operator, now)
+    there = {each.key for each in facts}
+    mine = _fact(document, [], operator, now)
+    if mine is None:
+        raise BadInput(
+            f"{document['kind']} {document['metadata']['name']} cannot be understood; `shoal submit` says why"
+        )
+    if mine.key in there:
+        raise BadInput(f"{mine.key} exists already; `shoal why` tells of it")
+    settings, min_v = await _settings(cluster, home)
+    known = Known(hosts=[host_seen(node) for node in nodes], quotas=quotas, facts=facts, ledger=filled(uses))
+    return what_if(known, uses, mine, policy(settings.policy), settings, min_v=min_v, now=now.timestamp())
+
+
+async def _facts(cluster: Cluster, operator: Any, now: datetime) -> list[Any]:
+    client, found = cluster.client, []
+    plans = [
+        {"apiVersion": kind.api_version, "kind": kind.kind, **each}
+        for kind in (SCALE_PLANS, JOB_RESOURCES)
+        for each in (await client.list(kind)).items
+    ]
+    for kind in JOB_KINDS.values():
+        for raw in (await client.list(kind)).items:
+            whole = {"apiVersion": kind.api_version, "kind": kind.kind, **raw}
+            of_job = [plan for plan in plans if _is_for(plan, raw)]
+            found.append(_fact(whole, of_job, operator, now))
+    return [each for each in found if each is not None]
+
+
+def _is_for(plan: Json, job: Json) -> bool:
+    spec, meta = plan.get("spec") or {}, job["metadata"]
+    name = (spec.get("selector") or {}).get("name") or spec.get("ownerJob")
+    return bool(name == meta["name"] and plan["metadata"].get("namespace") == meta.get("namespace"))
+
+
+def _fact(raw: Json, plans: Sequence[Json], operator: Any, now: datetime) -> Any:
+    from shoal.operator.reading import Reader
+    from shoal.operator.scheduling.sources import facts_of
+    from shoal.operator.training.facts import training_facts
+    from shoal.operator.training.recall import TrainingReader
+    from shoal.platforms.kubernetes.uses import shape
+
+    fresh = {"uid": "what-if", "generation": 1, "creationTimestamp": now.isoformat()}
+    whole = {**raw, "metadata": {**fresh, **raw["metadata"]}}
+    if raw["kind"] == TRAINING_JOBS.kind:
+        return training_facts(TrainingReader().job(whole), shape, operator)
+    return facts_of(Reader(operator.defaults).job(whole), plans, shape, operator, now=now)
+
+
+async def _settings(cluster: Cluster, home: str) -> tuple[Any, float]:
+    """The scheduler's settings and its `min_v`; without the right to read them, the defaults."""
+    from shoal.cli.operator_scheduler import MIN_V, number_of, parse_yaml
+    from shoal.operator.scheduling.live import LiveSettings
+    from shoal.scheduler.policies import known_policies
+
+    live = LiveSettings(parse=parse_yaml, policies=frozenset(known_policies(sim=False)))
+    min_v = 0.0
+    with suppress(ApiError):
+        live.hear(dict((await cluster.client.get(CONFIG_MAPS, "shoal-scheduler", namespace=home)).data))
+    with suppress(ApiError):
+        lease = await cluster.client.get(LEASES, "shoal-operator", namespace=home)
+        min_v = number_of(lease.metadata.annotations.get(MIN_V))
+    return live(), min_v

@@ -1,0 +1,117 @@
+"""The cluster's scheduler in `shoal operator`: its caches, its settings and its memory, wired to Kubernetes.
+
+What it remembers beyond the jobs' own statuses is one number, `min_v`, which stands on the operator's lease.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shoal.core.hosts import PodUse
+
+if TYPE_CHECKING:
+    from shoal.operator.metrics import OperatorMetrics
+    from shoal.operator.scheduling.facts import JobFacts
+    from shoal.operator.scheduling.loop import Wake
+    from shoal.platforms.kubernetes.elector import Elector
+    from shoal.platforms.kubernetes.objects import ConfigMap
+    from shoal.platforms.kubernetes.room import KubernetesRoom
+
+log = logging.getLogger("shoal.operator")
+
+_PATIENCE_SECONDS = 10.0
+MIN_V = "elastic.iml.github.io/min-v"
+"""The annotation of the lease."""
+
+
+class Scheduling:
+    """The scheduler of one operator. `run` keeps its caches; `lead` makes rounds while the operator leads."""
+
+    def __init__(
+        self,
+        room: "KubernetesRoom",
+        elector: "Elector",
+        *,
+        sources: Sequence[Callable[[], "Sequence[JobFacts]"]],
+        wake: "Wake",
+        metrics: "OperatorMetrics",
+    ) -> None:
+        from shoal.operator.scheduling.ledger import Ledger
+        from shoal.operator.scheduling.live import LiveSettings
+        from shoal.operator.scheduling.loop import Scheduler
+        from shoal.scheduler.policies import known_policies, policy
+
+        self.room = room
+        self._elector = elector
+        self._settings = LiveSettings(parse=parse_yaml, policies=frozenset(known_policies(sim=False)), metrics=metrics)
+        self._ledger = Ledger(knows_hosts=room.sees_hosts)
+        self.scheduler = Scheduler(
+            hosts=room.hosts,
+            quotas=room.quotas,
+            ledger=self._ledger,
+            sources=sources,
+            policy=policy,
+            settings=self._settings,
+            wake=wake,
+            metrics=metrics,
+            keep=lambda min_v: elector.note(MIN_V, repr(min_v)),
+            ignored=lambda namespace, name, why: room.tell_pod(namespace, name, reason="NoRoomMade", note=why),
+        )
+        room.on_pod(self._saw, self._gone)
+        room.on_change(self.scheduler.happened)
+        room.on_settings(self._hear)
+
+    async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do the operator's work, and make rounds beside it. The first one comes before any work: nobody's controller
+        has to guess."""
+        await self.room.synced()
+        unread = await self.room.settings_read(_PATIENCE_SECONDS)
+        if unread is not None:
+            log.warning("the scheduler's settings cannot be read, the defaults hold meanwhile: %s", unread)
+        if not self.room.sees_hosts:
+            log.warning(
+                "it may not list and watch nodes, and the Pods of all namespaces: jobs are held against quotas only, "
+                "and nothing is known of free room, of other Pods, or of services that wait for it"
+            )
+        self.scheduler.start(number_of(self._elector.noted(MIN_V)))
+        await self.scheduler.round()
+        rounds = asyncio.create_task(self.scheduler.run())
+        try:
+            await work()
+        finally:
+            rounds.cancel()
+            await asyncio.wait({rounds})
+
+    def _saw(self, use: PodUse) -> None:
+        self._ledger.saw(use)
+        self.scheduler.happened()
+
+    def _gone(self, uid: str) -> None:
+        self._ledger.gone(uid)
+        self.scheduler.happened()
+
+    def _hear(self, found: "ConfigMap | None") -> None:
+        refused = self._settings.hear(None if found is None else dict(found.data))
+        if refused is not None and found is not None:
+            self.room.tell_settings(found, reason="SettingsRefused", note=refused[:1024], warning=True)
+        self.scheduler.happened()
+
+
+def number_of(written: str | None) -> float:
+    """What stands on the lease; anybody may have written there."""
+    try:
+        found = float(written or 0)
+    except ValueError:
+        return 0.0
+    return found if math.isfinite(found) else 0.0
+
+
+def parse_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise ValueError(" ".join(str(exc).split())) from exc

@@ -1,0 +1,286 @@
+"""One round without its surroundings: what is known becomes a snapshot, and decisions become allowances. Pure.
+
+`begin` takes every job up where it stands: newcomers arrive, time passes for the others. `conclude` carries the
+decisions out on the standings; a job that is in none of them keeps what it was allowed before.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from shoal.core.hosts import HostSeen, PodUse, QuotaSeen
+from shoal.operator.allowances import Allowance
+from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.ledger import Ledger
+from shoal.operator.scheduling.reading import (
+    ENDLESS,
+    JobView,
+    Pools,
+    host_rows,
+    look_at,
+    quota_rows,
+    service_rows,
+    waiting_services,
+)
+from shoal.scheduler.actuation import Standing, advance, arrive, carry_out, name_victims
+from shoal.scheduler.decisions import Change, Code, Decisions, Wait
+from shoal.scheduler.rows import NOTHING, Attained, JobKey, Room, Seconds
+from shoal.scheduler.settings import SchedulerSettings
+from shoal.scheduler.snapshot import Snapshot
+
+SUSPENDED = "Suspended"
+NO_PLAN = "WaitingForPlan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a job was allowed, and which job it was: another of the same name is a newcomer."""
+
+    uid: str
+    allowance: Allowance
+
+
+Holding = Mapping[JobKey, Held]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The cluster at one moment."""
+
+    hosts: Sequence[HostSeen] | None
+    """None: they may not be looked at."""
+    quotas: Sequence[QuotaSeen] = ()
+    facts: Sequence[JobFacts] = ()
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    snapshot: Snapshot
+    facts: Mapping[JobKey, JobFacts]
+    views: Mapping[JobKey, JobView] = field(default_factory=dict)
+    holding: Holding = field(default_factory=dict)
+    """All jobs, also those that take no part, with time passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A look at a job that need not be repeated while nothing it was based on has changed."""
+
+    facts: JobFacts
+    standing: Standing
+    victims: tuple[str, ...] | None
+    version: int
+    """Of its Pods."""
+    view: JobView
+
+
+Looks = dict[JobKey, Looked]
+
+
+def begin(
+    known: Known,
+    before: Holding,
+    min_v: float,
+    settings: SchedulerSettings,
+    *,
+    looks: Looks | None = None,
+    now: Seconds,
+) -> Round:
+    """`looks`: those of earlier rounds on the same ledger, brought up to date here. Few jobs change in a second."""
+    looks = {} if looks is None else looks
+    capacity = _capacity(known.hosts)
+    holding: dict[JobKey, Held] = {}
+    views: dict[JobKey, JobView] = {}
+    without_plan = 0
+    for facts in sorted(known.facts, key=lambda each: (each.created, each.key)):
+        held = before.get(facts.key)
+        saved = held.allowance if held is not None and held.uid == facts.uid else _remembered(facts)
+        if facts.takes_part:
+            allowance, views[facts.key] = _taken_up(facts, saved, known.ledger, looks, min_v, capacity, settings, now)
+        else:
+            allowance = _set_aside(facts, saved, known.ledger, capacity, settings, now)
+            if not facts.suspended:
+                without_plan += 1
+                allowance = replace(allowance, starts_master=without_plan <= settings.max_starting_masters)
+        holding[facts.key] = Held(uid=facts.uid, allowance=allowance)
+    for key in looks.keys() - views.keys():
+        del looks[key]
+    facts_of = {facts.key: facts for facts in known.facts}
+    services = waiting_services(known.ledger, settings.service_priority_floor)
+    snapshot, views = _snapshot(known, views, facts_of, services, min_v, settings)
+    return Round(snapshot=snapshot, facts=facts_of, views=views, holding=holding)
+
+
+def _snapshot(
+    known: Known,
+    views: Mapping[JobKey, JobView],
+    facts: Mapping[JobKey, JobFacts],
+    services: Sequence[PodUse],
+    min_v: float,
+    settings: SchedulerSettings,
+) -> tuple[Snapshot, dict[JobKey, JobView]]:
+    placements = [facts[key].placement for key in views] + [pod.placement for pod in services]
+    pools = Pools(known.hosts or (), placements)
+    placed = {key: _in_pools(view, pools.admitting(facts[key].placement)) for key, view in views.items()}
+    scheduled = frozenset(facts[key].uid for key in views)
+    snapshot = Snapshot.of(
+        host_rows(known.hosts, known.ledger, placed.values(), scheduled, pools),
+        (view.row for view in placed.values()),
+        service_rows(services, pools),
+        quota_rows(known.quotas, settings.quotas, known.ledger),
+        min_v,
+    )
+    return snapshot, placed
+
+
+def _in_pools(view: JobView, pools: frozenset[str] | None) -> JobView:
+    return view if view.row.pools == pools else replace(view, row=replace(view.row, pools=pools))
+
+
+def _look(
+    facts: JobFacts,
+    standing: Standing,
+    victims: tuple[str, ...] | None,
+    ledger: Ledger,
+    looks: Looks,
+    now: Seconds,
+) -> JobView:
+    known, version = looks.get(facts.key), ledger.version(facts.uid)
+    if (
+        known is not None
+        and known.facts is facts
+        and known.version == version
+        and (known.standing, known.victims) == (standing, victims)
+    ):
+        return known.view
+    view = look_at(facts, standing, ledger.of(facts.uid), ledger, victims=victims, now=now)
+    if view.going:  # it says until when, which moves on
+        looks.pop(facts.key, None)
+    else:
+        looks[facts.key] = Looked(facts, standing, victims, version, view)
+    return view
+
+
+def _taken_up(
+    facts: JobFacts,
+    saved: Allowance | None,
+    ledger: Ledger,
+    looks: Looks,
+    min_v: float,
+    capacity: Room,
+    settings: SchedulerSettings,
+    now: Seconds,
+) -> tuple[Allowance, JobView]:
+    standing = saved.standing if saved is not None else None
+    if standing is None or (standing.target == 0 and standing.waiting_since is None):
+        blank = look_at(facts, Standing(), (), ledger, now=now).row
+        standing = arrive(blank, standing, min_v, capacity, now, settings)
+    view = _look(facts, standing, None if saved is None else saved.victims, ledger, looks, now)
+    after = advance(standing, view.row, view.running, capacity, now, settings)
+    if after != standing:
+        row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until)
+        view = replace(view, row=row)
+    return _with_standing(saved, after), view
+
+
+def _set_aside(
+    facts: JobFacts,
+    saved: Allowance | None,
+    ledger: Ledger,
+    capacity: Room,
+    settings: SchedulerSettings,
+    now: Seconds,
+) -> Allowance:
+    """A job that its owner has suspended, or that nobody has asked anything for: it keeps what it attained."""
+    standing = saved.standing if saved is not None else Standing(attained=Attained(at=now))
+    standing = replace(standing, target=0, waiting_since=None, settling=False, frozen_until=0.0)
+    view = look_at(facts, standing, ledger.of(facts.uid), ledger, now=now)
+    standing = advance(standing, view.row, view.running, capacity, now, settings)
+    if facts.suspended:
+        return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it")
+    return Allowance(standing=standing, code=NO_PLAN, reason="nobody has said how many members it should have")
+
+
+def _remembered(facts: JobFacts) -> Allowance | None:
+    """What the status has: this is the first round since the operator began to lead."""
+    if facts.standing is None:
+        return None
+    servers = facts.servers.beside(facts.standing.target) if facts.servers is not None else None
+    return Allowance(
+        standing=facts.standing, servers=servers, victims=facts.victims, code=facts.code, reason=facts.reason
+    )
+
+
+def _with_standing(saved: Allowance | None, standing: Standing) -> Allowance:
+    if saved is not None and saved.standing is standing:
+        return saved
+    if saved is None:
+        return Allowance(standing=standing, code=Code.QUEUED, reason="it was just seen", starts_master=False)
+    return replace(saved, standing=standing)
+
+
+def _capacity(hosts: Iterable[HostSeen] | None) -> Room:
+    total = NOTHING
+    for host in hosts if hosts is not None else ():
+        total = total.plus(Room(*host.capacity))
+    return total if hosts is not None else Room(*ENDLESS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    holding: Holding
+    carried_out: tuple[Change, ...] = ()
+    """The decisions that hold; others were made on a target that is no longer."""
+
+
+def conclude(round: Round, decisions: Decisions, *, now: Seconds) -> Outcome:
+    holding = dict(round.holding)
+    carried_out = []
+    for change in decisions.changes:
+        held = holding.get(change.key)
+        allowance = None if held is None else _changed(round, held.allowance, change, now)
+        if held is not None and allowance is not None:
+            holding[change.key] = replace(held, allowance=allowance)
+            carried_out.append(change)
+    for wait in decisions.waits:
+        held = holding.get(wait.key)
+        if held is not None and not held.allowance.is_admitted:
+            holding[wait.key] = replace(held, allowance=_waits(held.allowance, wait))
+    return Outcome(holding=holding, carried_out=tuple(carried_out))
+
+
+def _changed(round: Round, before: Allowance, change: Change, now: Seconds) -> Allowance | None:
+    standing = carry_out(before.standing, change, now)
+    if standing is None:
+        return None
+    facts, view = round.facts[change.key], round.views[change.key]
+    return Allowance(
+        standing=standing,
+        servers=facts.servers.beside(change.target) if facts.servers is not None and change.target else None,
+        hosts=dict(change.hosts),
+        victims=_victims(change, view, before.victims),
+        code=change.reason.code,
+        reason=change.reason.text,
+        starts_master=change.target > 0,
+    )
+
+
+def _victims(change: Change, view: JobView, before: Sequence[str]) -> tuple[str, ...]:
+    """Who goes: those that were named before and are still there, for they were counted as gone, and those that this
+    change takes beyond them. A job that may have more again spares all of them."""
+    if change.target >= change.before:
+        return ()
+    there = {pod.name for pod in view.trainers}
+    named = tuple(name for name in before if name in there)
+    return (*named, *name_victims(change, [pod for pod in view.trainers if pod.name not in named]))
+
+
+def _waits(before: Allowance, wait: Wait) -> Allowance:
+    return replace(
+        before,
+        code=wait.reason.code,
+        reason=wait.reason.text,
+        place=wait.place,
+        starts_master=wait.starts_master,
+        hosts={},
+    )

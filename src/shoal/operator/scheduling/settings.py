@@ -1,0 +1,224 @@
+"""The scheduler's settings as an owner writes them: YAML in one ConfigMap, under the key `settings`.
+
+Every field may be left out. What is written is checked whole, with the field's name and the rule in each complaint;
+settings with anything wrong in them are refused as a whole, and those before them stay in force.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+
+from shoal.api.durations import parse_duration
+from shoal.api.fields import Field, IntOrString
+from shoal.api.quantities import parse_quantity
+from shoal.core.errors import BadInput
+from shoal.scheduler.rows import Priority, Quota, Room, Seconds
+from shoal.scheduler.settings import Load, SchedulerSettings, ScoreMode, Scores
+
+KEY = "settings"
+"""Of the ConfigMap's data."""
+Time = str | int | float
+_MOST_SECONDS = 30 * 24 * 3600.0
+
+
+class RoomText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cpu: Annotated[IntOrString, Field("Cores.")] = 0
+    memory: Annotated[IntOrString, Field("Bytes.")] = 0
+    gpu: Annotated[IntOrString, Field("Devices.")] = 0
+
+
+class LoadText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    grow: Annotated[float | None, Field("Jobs grow only while no more than this share is asked for.")] = None
+    reclaim: Annotated[float | None, Field("Above this share jobs have to shrink; never below `grow`.")] = None
+
+
+class ScoresText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    gpu: Annotated[int | None, Field("A device.")] = None
+    core: Annotated[int | None, Field("A core.")] = None
+    gibibyte: Annotated[int | None, Field("A GiB of memory.")] = None
+    mode: Annotated[ScoreMode | None, Field("`price` (these weights) or `dominant-share`.")] = None
+
+
+class QuotaText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cpu: Annotated[IntOrString | None, Field("Cores.")] = None
+    memory: Annotated[IntOrString | None, Field("Bytes.")] = None
+    gpu: Annotated[IntOrString | None, Field("Devices.")] = None
+    pods: Annotated[int | None, Field("Pods.")] = None
+
+
+class SettingsText(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Names are those of the fields of `SchedulerSettings`, in camel case; times are `60s`, `5m`, or seconds."""
+
+    policy: Annotated[str | None, Field("Who decides: `cfs`, or `fulfillment`.")] = None
+    interval: Annotated[Time | None, Field("A round at least this often.")] = None
+    spacing: Annotated[Time | None, Field("And never two within this: events that come together are one round.")] = None
+    weights: Annotated[
+        dict[Priority, int] | None, Field("By priority: shares of what jobs compete for. Those not named stay.")
+    ] = None
+    base_weight: Annotated[int | None, Field("The weight at which a second of service counts as one.")] = None
+    scores: Annotated[ScoresText | None, Field("What a second of each resource costs, about as rents compare.")] = None
+    horizon: Annotated[Time | None, Field("How far ahead the cost of a size is looked at.")] = None
+    start_debit: Annotated[Time | None, Field("What a newcomer is charged in advance.")] = None
+    lag_cap: Annotated[Time | None, Field("A job that waited is never thought to be owed more than this.")] = None
+    freezing_window: Annotated[
+        Time | None, Field("No voluntary resize of a job for so long after one, where it does not say.")
+    ] = None
+    max_moves: Annotated[
+        int | None, Field("Voluntary moves in one round, or a tenth of all trainers, whichever is more.")
+    ] = None
+    fairness_margin: Annotated[
+        float | None, Field("How much fairer a move must make things, beyond not turning the order round.")
+    ] = None
+    reserve_after: Annotated[Time | None, Field("The first in the queue gets a reservation after this.")] = None
+    max_wait: Annotated[Time | None, Field("After this a waiting job takes room from any job above its minimum.")] = (
+        None
+    )
+    cpu: Annotated[LoadText | None, Field("How full cores may be.")] = None
+    memory: Annotated[LoadText | None, Field("How full memory may be.")] = None
+    gpu: Annotated[LoadText | None, Field("How full devices may be.")] = None
+    cpu_per_gpu: Annotated[IntOrString | None, Field("Cores that each device needs beside it.")] = None
+    optimistic_cpu: Annotated[bool | None, Field("Start CPU jobs although their gang does not fit.")] = None
+    service_priority_floor: Annotated[
+        int | None, Field("Pods that are no job's, with at least this priority, are services: training gives way.")
+    ] = None
+    service_headroom: Annotated[RoomText | None, Field("Room that growing jobs leave free for services.")] = None
+    headroom_by_hour: Annotated[
+        list[RoomText] | None, Field("24 rooms that replace `serviceHeadroom` by the hour (UTC).")
+    ] = None
+    max_starting_masters: Annotated[
+        int | None, Field("Jobs not yet admitted that may hold a master Pod, in the order of the queue.")
+    ] = None
+    quotas: Annotated[
+        dict[str, QuotaText] | None, Field("By namespace, beside its ResourceQuotas; the smaller limit holds.")
+    ] = None
+
+
+_TIMES = (
+    "interval",
+    "spacing",
+    "horizon",
+    "start_debit",
+    "lag_cap",
+    "freezing_window",
+    "reserve_after",
+    "max_wait",
+)
+_AT_LEAST: Mapping[str, float] = {
+    "interval": 0.1,
+    "spacing": 0,
+    "horizon": 1,
+    "base_weight": 1,
+    "max_moves": 0,
+    "fairness_margin": 0,
+    "max_starting_masters": 0,
+}
+
+
+def read_settings(written: Any, *, policies: frozenset[str]) -> SchedulerSettings:
+    """The settings of what a YAML document holds; nothing in it: the defaults. Raises `BadInput`."""
+    try:
+        text = msgspec.convert({} if written is None else written, SettingsText)
+        return _settings(text, policies)
+    except (msgspec.ValidationError, ValueError, ArithmeticError) as exc:
+        raise BadInput(str(exc)) from exc
+
+
+def _settings(text: SettingsText, policies: frozenset[str]) -> SchedulerSettings:
+    given: dict[str, Any] = {
+        name: value for name in SettingsText.__struct_fields__ if (value := getattr(text, name)) is not None
+    }
+    base = SchedulerSettings()
+    for name in _TIMES:
+        if name in given:
+            given[name] = _seconds(given[name], _camel(name))
+    for name, least in _AT_LEAST.items():
+        if name in given and given[name] < least:
+            raise ValueError(f"{_camel(name)} must be at least {least:g}, got {given[name]:g}")
+    if given.get("policy", base.policy) not in policies:
+        raise ValueError(f"policy: there is no {given['policy']!r}; there are {', '.join(sorted(policies))}")
+    if text.weights is not None:
+        given["weights"] = {**base.weights, **text.weights}
+        if min(given["weights"].values()) < 1:
+            raise ValueError("weights must be at least 1")
+    if text.scores is not None:
+        given["scores"] = _scores(base.scores, text.scores)
+    for kind in ("cpu", "memory", "gpu"):
+        if kind in given:
+            given[kind] = _load(getattr(base, kind), given[kind], kind)
+    if text.cpu_per_gpu is not None:
+        given["cpu_per_gpu"] = _amount(text.cpu_per_gpu, 1_000, "cpuPerGpu")
+    if text.service_headroom is not None:
+        given["service_headroom"] = _room(text.service_headroom, "serviceHeadroom")
+    if text.headroom_by_hour is not None:
+        given["headroom_by_hour"] = tuple(_room(each, "headroomByHour") for each in text.headroom_by_hour)
+        if len(text.headroom_by_hour) not in (0, 24):
+            raise ValueError(f"headroomByHour wants 24 rooms or none, got {len(text.headroom_by_hour)}")
+    if text.quotas is not None:
+        given["quotas"] = {name: _quota(each, f"quotas.{name}") for name, each in text.quotas.items()}
+    settings = replace(base, **given)
+    if settings.spacing > settings.interval:
+        raise ValueError(f"spacing ({settings.spacing:g} s) must not be above interval ({settings.interval:g} s)")
+    return settings
+
+
+def _scores(base: Scores, text: ScoresText) -> Scores:
+    given = {name: value for name in ScoresText.__struct_fields__ if (value := getattr(text, name)) is not None}
+    scores = replace(base, **given)
+    if min(scores.gpu, scores.core, scores.gibibyte) < 0 or not (scores.gpu or scores.core or scores.gibibyte):
+        raise ValueError("scores must not be negative, and not all 0")
+    return scores
+
+
+def _load(base: Load, text: LoadText, name: str) -> Load:
+    grow = base.grow if text.grow is None else text.grow
+    reclaim = max(base.reclaim, grow) if text.reclaim is None else text.reclaim
+    if not 0 < grow <= reclaim <= 10:
+        raise ValueError(f"{name} must satisfy 0 < grow <= reclaim <= 10, got {grow:g} and {reclaim:g}")
+    return Load(grow=grow, reclaim=reclaim)
+
+
+def _room(text: RoomText, name: str) -> Room:
+    return Room(
+        cpu=_amount(text.cpu, 1_000, f"{name}.cpu"),
+        memory=_amount(text.memory, 1, f"{name}.memory"),
+        gpu=_amount(text.gpu, 1, f"{name}.gpu"),
+    )
+
+
+def _quota(text: QuotaText, name: str) -> Quota:
+    if text.pods is not None and text.pods < 0:
+        raise ValueError(f"{name}.pods must not be negative, got {text.pods}")
+    return Quota(
+        cpu=None if text.cpu is None else _amount(text.cpu, 1_000, f"{name}.cpu"),
+        memory=None if text.memory is None else _amount(text.memory, 1, f"{name}.memory"),
+        gpu=None if text.gpu is None else _amount(text.gpu, 1, f"{name}.gpu"),
+        pods=text.pods,
+    )
+
+
+def _amount(written: int | str, units: int, name: str) -> int:
+    try:
+        amount = math.ceil(parse_quantity(written) * units)
+    except ValueError as exc:
+        raise ValueError(f"{name}: {exc}") from exc
+    if amount < 0:
+        raise ValueError(f"{name} must not be negative, got {written}")
+    return amount
+
+
+def _seconds(written: Time, name: str) -> Seconds:
+    try:
+        found = parse_duration(written).total_seconds() if isinstance(written, str) else float(written)
+    except ValueError as exc:
+        raise ValueError(f"{name}: {exc}") from exc
+    if not 0 <= found <= _MOST_SECONDS:
+        raise ValueError(f"{name} must be between 0 and 30 days, got {written}")
+    return found
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

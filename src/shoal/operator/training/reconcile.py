@@ -1,0 +1,161 @@
+"""Move one TrainingJob one step towards what is asked: read everything, decide once, record the decision, then act.
+
+Safe to call at any time, twice, late, or by two processes at once: the status is written first, and only if the job is
+still as it was read; every object has one name, so making it twice makes one; a number is written, never a difference.
+
+What the server refuses is remembered until the next try and stands in the job's status meanwhile. What has nothing to
+do with it goes on: a Job that the quota does not admit holds up no eviction.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from shoal.core.errors import Denied, NameTaken, Outdated
+from shoal.core.pods import Trouble
+from shoal.operator.allowances import Allowance, Allowances
+from shoal.operator.ports import Json
+from shoal.operator.settings import OperatorSettings
+from shoal.operator.snapshot import Key
+from shoal.operator.training.alone import everything
+from shoal.operator.training.plan import TrainingPlan, plan_training_job
+from shoal.operator.training.ports import TrainingCluster
+from shoal.operator.training.recall import TrainingReader, written_status
+from shoal.operator.training.snapshot import TrainingSeen, TrainingSnapshot
+from shoal.operator.writing import differs
+from shoal.scheduler.rows import JobKey, Kind
+
+_SOON = timedelta(milliseconds=200)
+_FIRST_RETRY = timedelta(seconds=2)
+_LAST_RETRY = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A kind of call that the server refused for a job."""
+
+    trouble: Trouble
+    retry_at: datetime
+    failures: int
+
+
+class TrainingReconciler:
+    """`reconcile` is the whole of it. What it remembers between looks it could do without: it saves calls."""
+
+    def __init__(
+        self,
+        cluster: TrainingCluster,
+        settings: OperatorSettings,
+        *,
+        clock: Callable[[], datetime],
+        allowances: Allowances | None = None,
+    ) -> None:
+        """`allowances`: the scheduler's word; None: nobody arbitrates, and jobs get what they ask for."""
+        self._cluster = cluster
+        self._settings = settings
+        self._allowances = allowances
+        self._clock = clock
+        self._reader = TrainingReader()
+        self._uids: dict[Key, str] = {}
+        self._prepared: dict[str, str] = {}
+        self._held: dict[str, dict[str, _Held]] = {}
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """One look. Returns when to look again, if nothing happens before."""
+        there = self._cluster.job(key.namespace, key.name)
+        if there is None:
+            self._forget(key)
+            return None
+        job = self._reader.job(there)
+        if self._uids.setdefault(key, job.uid) != job.uid:  # deleted, and made anew under its name
+            self._forget(key)
+            self._uids[key] = job.uid
+        try:
+            return await self._look(there, job)
+        except Outdated:
+            return _SOON
+
+    async def _look(self, there: Json, job: TrainingSeen) -> timedelta | None:
+        before = self._troubles(job)
+        snapshot = TrainingSnapshot(
+            job=job,
+            workloads=tuple(self._cluster.workloads(job.uid)),
+            pods=tuple(self._cluster.pods(job.uid)),
+            allowance=self._allowed(job),
+            troubles=(*before, *self._schedulers_trouble()),
+            prepared=self._prepared.get(job.uid),
+        )
+        plan = plan_training_job(snapshot, self._settings, now=self._clock())
+        await self._record(there, job, plan)
+        await self._act(job, plan)
+        if plan.again or self._troubles(job) != before:
+            return timedelta(0)
+        now = self._clock()
+        retries = [max(held.retry_at - now, timedelta(0)) for held in self._held.get(job.uid, {}).values()]
+        return min(retries, default=None)
+
+    def _allowed(self, job: TrainingSeen) -> Allowance | None:
+        if self._allowances is None:
+            return everything(job)
+        return self._allowances.of(JobKey(job.key.namespace, job.name, Kind.TRAINING_JOB), job.uid)
+
+    def _schedulers_trouble(self) -> tuple[Trouble, ...]:
+        why = self._allowances.trouble if self._allowances is not None else None
+        return () if why is None else (Trouble(reason="SchedulerFails", message=why),)
+
+    async def _record(self, there: Json, job: TrainingSeen, plan: TrainingPlan) -> None:
+        if plan.status == job.status:
+            return
+        status = written_status(job, plan.status)
+        if differs(status, there.get("status")):
+            await self._cluster.write_status(there, status)
+            for notice in plan.notices:
+                self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+
+    async def _act(self, job: TrainingSeen, plan: TrainingPlan) -> None:
+        """Do what was decided: first what frees room, then what takes it."""
+        cluster, namespace = self._cluster, job.key.namespace
+        gone = [partial(cluster.delete, each.kind, namespace, each.name, each.uid) for each in plan.delete]
+        await self._try(job, "delete", gone)
+        await self._try(job, "evict", [partial(cluster.evict, namespace, each.name, each.uid) for each in plan.evict])
+        sizes = [partial(cluster.resize, e.kind, namespace, e.name, e.uid, e.count) for e in plan.resize]
+        await self._try(job, "resize", sizes)
+        if not await self._try(job, "prepare", [partial(cluster.ensure, each) for each in plan.ensure]):
+            return
+        if plan.ensure and plan.form is not None:
+            self._prepared[job.uid] = plan.form
+        await self._try(job, "create", [partial(cluster.create, each) for each in plan.create])
+
+    async def _try(self, job: TrainingSeen, part: str, calls: Sequence[Callable[[], Awaitable[None]]]) -> bool:
+        """Make the calls of one part, unless it is held back. Returns whether all of it is done."""
+        held = self._held.get(job.uid, {}).get(part)
+        if held is not None and calls and self._clock() < held.retry_at:
+            return False
+        for call in calls:
+            try:
+                await call()
+            except NameTaken as exc:
+                return self._hold(job, part, Trouble(reason="NameConflict", message=str(exc)), held)
+            except Denied as exc:
+                return self._hold(job, part, Trouble(reason=exc.reason, message=str(exc)), held)
+        if held is not None:
+            del self._held[job.uid][part]
+        return True
+
+    def _hold(self, job: TrainingSeen, part: str, trouble: Trouble, held: _Held | None) -> bool:
+        failures = held.failures + 1 if held else 0
+        wait = min(_FIRST_RETRY * (1 << min(failures, 16)), _LAST_RETRY)
+        parts = self._held.setdefault(job.uid, {})
+        parts[part] = _Held(trouble=trouble, retry_at=self._clock() + wait, failures=failures)
+        return False
+
+    def _troubles(self, job: TrainingSeen) -> tuple[Trouble, ...]:
+        return tuple(dict.fromkeys(held.trouble for held in self._held.get(job.uid, {}).values()))
+
+    def _forget(self, key: Key) -> None:
+        uid = self._uids.pop(key, None)
+        if uid is not None:
+            self._prepared.pop(uid, None)
+            self._held.pop(uid, None)
+            self._reader.forget(uid)

@@ -1,0 +1,201 @@
+"""What people read of a TrainingJob: its phase, its conditions, and the sentence that says why.
+
+| phase     | meaning                                                           | what ends it                       |
+| --------- | ----------------------------------------------------------------- | ---------------------------------- |
+| Pending   | it waits for the scheduler, or is suspended: it has no Pods       | it is admitted                     |
+| Creating  | it is admitted; not all that it needs to train runs yet           | its least number of trainers runs  |
+| Running   | it trains with as many trainers as it should have                 | the scheduler, a loss, its end     |
+| Scaling   | it trains; trainers come or go                                    | they have come or gone             |
+| Succeeded | its trainers have                                                 |                                    |
+| Failed    | more trainers failed than it survives                             |                                    |
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shoal.api.trainingjob import Phase, TrainingCondition, TrainingRole
+from shoal.api.trainingspec import TrainingSpec
+from shoal.core.pods import Trouble
+from shoal.core.workloads import TrainingPod
+from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said
+from shoal.operator.training.snapshot import RoleCounts, TrainingMemory
+
+_QUOTA = frozenset({"QuotaExceeded", "AboveWholeQuota"})
+_IDLE = Said(FALSE, "Idle", "")
+Conditions = dict[TrainingCondition, Said]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a job ended."""
+
+    success: bool
+    reason: str
+    message: str
+
+    @property
+    def phase(self) -> Phase:
+        return Phase.SUCCEEDED if self.success else Phase.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What there is to be said about a job that is not over."""
+
+    spec: TrainingSpec
+    memory: TrainingMemory
+    counts: Mapping[TrainingRole, RoleCounts]
+    image_missing: bool
+    changing: bool
+    """The number of its Pods is being changed right now."""
+    pods: Sequence[TrainingPod]
+    troubles: Sequence[Trouble]
+
+    def running(self, role: TrainingRole) -> int:
+        return self.counts[role].running if role in self.counts else 0
+
+    @property
+    def target(self) -> int:
+        return self.counts[TrainingRole.TRAINER].target if TrainingRole.TRAINER in self.counts else 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it can train: its least number of trainers runs, and all that serve them."""
+        least = min(self.spec.trainer.min, self.target)
+        trainers = self.running(TrainingRole.TRAINER) + self._succeeded
+        serving = all(self.running(part.role) >= part.min for part in self.spec.parts)
+        return self.target > 0 and trainers >= least and (serving or self._succeeded > 0)
+
+    @property
+    def is_settled(self) -> bool:
+        trainers = self.counts[TrainingRole.TRAINER]
+        return not self.changing and trainers.running + self._succeeded >= self.target and not trainers.pending
+
+    @property
+    def _succeeded(self) -> int:
+        return self.counts[TrainingRole.TRAINER].succeeded if TrainingRole.TRAINER in self.counts else 0
+
+
+def say(outlook: Outlook) -> tuple[Phase, str, Conditions]:
+    """Phase, the sentence that says why, and the conditions."""
+    admitted = _admitted(outlook)
+    ready = _ready(outlook)
+    scaling = _scaling(outlook)
+    said = {
+        TrainingCondition.ADMITTED: admitted,
+        TrainingCondition.QUOTA_EXCEEDED: _quota(outlook),
+        TrainingCondition.READY: ready,
+        TrainingCondition.SCALING: scaling,
+        TrainingCondition.IMAGE_MISSING: _image(outlook),
+        TrainingCondition.SERVERS_FIXED: _servers(outlook),
+        TrainingCondition.DEGRADED: _degraded(outlook),
+        TrainingCondition.SUCCEEDED: Said(UNKNOWN, "Suspended" if outlook.spec.suspend else "Running", ""),
+    }
+    if not outlook.target:
+        return Phase.PENDING, admitted.message, said
+    if not outlook.is_up:
+        return Phase.CREATING, ready.message, said
+    if scaling.status == TRUE:
+        return Phase.SCALING, scaling.message, said
+    return Phase.RUNNING, admitted.message, said
+
+
+def say_over(ending: Ending) -> Conditions:
+    return {
+        TrainingCondition.ADMITTED: Said(FALSE, "Finished", "the job is over"),
+        TrainingCondition.QUOTA_EXCEEDED: Said(FALSE, "Finished", ""),
+        TrainingCondition.READY: Said(FALSE, "Completed" if ending.success else ending.reason, ending.message),
+        TrainingCondition.SCALING: _IDLE,
+        TrainingCondition.IMAGE_MISSING: Said(FALSE, "Finished", ""),
+        TrainingCondition.SERVERS_FIXED: Said(FALSE, "Finished", ""),
+        TrainingCondition.DEGRADED: Said(FALSE, "Finished", ""),
+        TrainingCondition.SUCCEEDED: Said(TRUE if ending.success else FALSE, ending.reason, ending.message),
+    }
+
+
+def say_invalid(why: str) -> Conditions:
+    unknown = Said(UNKNOWN, "InvalidSpec", "")
+    return {
+        TrainingCondition.ADMITTED: Said(FALSE, "InvalidSpec", why),
+        TrainingCondition.QUOTA_EXCEEDED: unknown,
+        TrainingCondition.READY: Said(FALSE, "InvalidSpec", why),
+        TrainingCondition.SCALING: _IDLE,
+        TrainingCondition.IMAGE_MISSING: unknown,
+        TrainingCondition.SERVERS_FIXED: unknown,
+        TrainingCondition.DEGRADED: Said(TRUE, "InvalidSpec", why),
+        TrainingCondition.SUCCEEDED: unknown,
+    }
+
+
+def _admitted(outlook: Outlook) -> Said:
+    if outlook.spec.suspend:
+        return Said(FALSE, "Suspended", "spec.suspend is true")
+    if outlook.image_missing:
+        return Said(FALSE, "ImageMissing", _image(outlook).message)
+    word = outlook.memory.scheduling
+    if word is None:
+        return Said(FALSE, "WaitingForScheduler", "the scheduler has not looked at it yet")
+    reason = word.reason or ""
+    if outlook.target:
+        return Said(TRUE, "Admitted", reason)
+    place = f"place {word.place} in the queue" if word.place is not None else ""
+    return Said(FALSE, word.code or "Queued", ": ".join(part for part in (place, reason) if part))
+
+
+def _quota(outlook: Outlook) -> Said:
+    word = outlook.memory.scheduling
+    if word is not None and word.code in _QUOTA and not outlook.target:
+        return Said(TRUE, word.code or "QuotaExceeded", word.reason or "")
+    refused = next((each for each in outlook.troubles if each.reason == "QuotaExceeded"), None)
+    if refused is not None:
+        return Said(TRUE, refused.reason, refused.message)
+    return Said(FALSE, "WithinQuota", "")
+
+
+def _image(outlook: Outlook) -> Said:
+    if outlook.image_missing:
+        return Said(TRUE, "ImageMissing", "no image is named: say spec.image, or give the operator --training-image")
+    return Said(FALSE, "ImageNamed", "")
+
+
+def _servers(outlook: Outlook) -> Said:
+    servers = outlook.spec.pserver
+    if servers is None or servers.min == servers.max or outlook.spec.servers_follow:
+        return Said(FALSE, "AsAsked", "")
+    why = "its trainers do not run under Shoal's agent, so they would not notice more: add a master"
+    return Said(TRUE, "TrainersCannotFollow", f"{servers.min} parameter servers, the least that is asked for: {why}")
+
+
+def _ready(outlook: Outlook) -> Said:
+    if outlook.spec.suspend:
+        left = sum(pod.is_live for pod in outlook.pods)
+        return Said(FALSE, "Suspended", f"{left} Pods still have to go" if left else "no Pods while suspended")
+    if not outlook.target:
+        return Said(FALSE, "Waiting", _admitted(outlook).message)
+    trainers = outlook.running(TrainingRole.TRAINER)
+    if outlook.is_up:
+        return Said(TRUE, "Running", f"{trainers} of {outlook.target} trainers run")
+    waiting = next((pod.trouble for pod in outlook.pods if pod.trouble and pod.is_live), None)
+    if waiting is not None:
+        return Said(FALSE, waiting.reason, waiting.message)
+    run = [f"{outlook.running(role)} of {counts.target} {role}" for role, counts in outlook.counts.items()]
+    return Said(FALSE, "Creating", f"{', '.join(run)} run")
+
+
+def _scaling(outlook: Outlook) -> Said:
+    if not outlook.target or not outlook.is_up or outlook.is_settled:
+        return _IDLE
+    running, target = outlook.running(TrainingRole.TRAINER), outlook.target
+    word = "ScalingDown" if running > target else "ScalingUp"
+    return Said(TRUE, word, f"{running} of {target} trainers run: {_admitted(outlook).message}")
+
+
+def _degraded(outlook: Outlook) -> Said:
+    if outlook.image_missing:
+        return _image(outlook)
+    if outlook.troubles:
+        return Said(TRUE, outlook.troubles[0].reason, outlook.troubles[0].message)
+    stuck = next((pod.trouble for pod in outlook.pods if pod.trouble and pod.is_live), None)
+    if stuck is not None:
+        return Said(TRUE, stuck.reason, stuck.message)
+    return Said(FALSE, "AsExpected", "")

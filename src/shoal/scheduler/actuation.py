@@ -1,0 +1,89 @@
+"""From decisions to what each job may have, and the record that outlives the scheduler.
+
+A job's *standing* is all that the scheduler remembers of it; in production it is kept in the job's own status, in a
+simulation in a dictionary. Four things happen to it: the job arrives, time passes and its Pods come and go, a change
+is decided for it, and it is told to wait. Each is a function here, used alike by the operator and the simulator.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from shoal.scheduler.decisions import Action, Change
+from shoal.scheduler.rows import Attained, Job, Room, Seconds
+from shoal.scheduler.scores import footprint, score, weight
+from shoal.scheduler.settings import SchedulerSettings
+
+NOTHING_ATTAINED = Attained()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    target: int = 0
+    """Trainers by the last decision; 0: it waits."""
+    attained: Attained = NOTHING_ATTAINED
+    waiting_since: Seconds | None = None
+    settling: bool = False
+    """Its last change is not yet done."""
+    frozen_until: Seconds = 0.0
+
+
+def arrive(
+    job: Job, saved: Standing | None, min_v: float, capacity: Room, now: Seconds, settings: SchedulerSettings
+) -> Standing:
+    """A job that is seen for the first time, or comes back, begins where the others are: with nothing owed to it for
+    the time before, and a little in advance for its start."""
+    gang = score(footprint(job, job.min), capacity, settings)
+    debit = settings.start_debit * gang * settings.base_weight / weight(job, settings)
+    had = saved.attained.now(now) if saved is not None else 0.0
+    return Standing(attained=Attained(v=max(had, min_v) + debit, at=now), waiting_since=now)
+
+
+def advance(
+    standing: Standing, job: Job, running: Room, capacity: Room, now: Seconds, settings: SchedulerSettings
+) -> Standing:
+    """Time passes: service is counted at the rate of the Pods that run, and a change that is done freezes the job.
+    `running` is what all its running Pods have together."""
+    rate = score(running, capacity, settings) * settings.base_weight / weight(job, settings)
+    if rate != standing.attained.rate:
+        standing = replace(standing, attained=Attained(v=standing.attained.now(now), at=now, rate=rate))
+    if standing.settling and not job.resizing:
+        window = settings.freezing_window if job.freezing_window is None else job.freezing_window
+        standing = replace(standing, settling=False, frozen_until=now + window)
+    return standing
+
+
+def carry_out(standing: Standing, change: Change, now: Seconds) -> Standing | None:
+    """What the decision makes of the standing; None when it was made on another target than there is now."""
+    if standing.target != change.before:
+        return None
+    waiting = now if change.action is Action.SUSPEND else None
+    attained = standing.attained
+    if change.attained is not None:
+        attained = Attained(v=change.attained, at=now, rate=attained.rate)
+    return replace(standing, target=change.target, settling=True, waiting_since=waiting, attained=attained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerPod:
+    """One trainer, as far as it matters who goes."""
+
+    name: str
+    host: str | None
+    ready: bool
+    seniority: int
+    """0 is the oldest: it leads its world, and goes last."""
+
+
+def name_victims(change: Change, pods: Iterable[TrainerPod], before: Sequence[str] = ()) -> tuple[str, ...]:
+    """The Pods that go: from the hosts the decision names, first those that do nothing yet, then the youngest. Who was
+    named before stays named: nobody is spared for another."""
+    there = sorted(pods, key=lambda pod: (pod.name not in before, pod.ready, -pod.seniority, pod.name))
+    named: list[str] = []
+    for host, count in sorted(change.victims.items()):
+        named += [pod.name for pod in there if pod.host == host][:count]
+    short = change.before - change.target - len(named)
+    if short > 0:
+        homeless = [pod.name for pod in there if pod.host is None]
+        rest = [pod.name for pod in there if pod.host is not None and pod.name not in named]
+        named += [*homeless, *rest][:short]
+    return tuple(named)

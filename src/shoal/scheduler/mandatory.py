@@ -1,0 +1,214 @@
+"""Phase A: what has to be done whatever the jobs deserve.
+
+In this order: jobs above their maximum come down; namespaces above their quota do; service Pods get hosts (`services`);
+jobs that were admitted and miss Pods get them placed again (a host was lost, a Pod was evicted); trainers that were
+promised and have no room any more are taken back; and when more is asked for than may be in use, jobs give back.
+
+None of this looks at freezing windows. Nothing here takes a running job below its least size, except for services.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.scheduler.columns import Shape
+from shoal.scheduler.decisions import Code, Reason
+from shoal.scheduler.planning import Draft, Round
+from shoal.scheduler.reasons import amount, count
+from shoal.scheduler.rows import NOTHING, Part, Room, ServicePod
+from shoal.scheduler.services import serve
+from shoal.scheduler.victims import Terms, make_room
+from shoal.scheduler.view import NOWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaced:
+    """What is still without a host after phase A, and who has to wait for it."""
+
+    service: ServicePod | None = None
+    gang: int | None = None
+    """The heaviest admitted job that misses a part of its gang."""
+
+    @property
+    def holds_up_growth(self) -> bool:
+        return self.service is not None or self.gang is not None
+
+    def holds_up(self, plan: Round, job: int) -> bool:
+        """Whether the admission of this job has to wait."""
+        if self.service is not None:
+            return True
+        return self.gang is not None and bool(plan.keys.weight[job] < plan.keys.weight[self.gang])
+
+    def describe(self, plan: Round) -> str:
+        if self.service is not None:
+            return f"service Pod {self.service.namespace}/{self.service.name} has no host yet"
+        assert self.gang is not None
+        return f"{plan.rows[self.gang].key} misses a part of its gang"
+
+
+def do_mandatory(plan: Round) -> Unplaced:
+    lower_to_max(plan)
+    keep_quotas(plan)
+    service = serve(plan)
+    gang = place_gangs(plan)
+    place_promised(plan)
+    relieve_pressure(plan)
+    return Unplaced(service=service, gang=gang)
+
+
+def lower_to_max(plan: Round) -> None:
+    jobs = plan.columns.jobs
+    for job in np.flatnonzero(jobs["target"] > jobs["most"]).tolist():
+        most = plan.most[job]
+        plan.gives(job, Reason(code=Code.ABOVE_MAX, text=f"it may have {most} now"), "its own new maximum")
+        plan.release(job, most)
+
+
+def keep_quotas(plan: Round) -> None:
+    """Surplus goes until the quota is kept. What jobs cannot do without stays: as with Kubernetes' own quotas, a
+    limit that is lowered ends nothing that runs."""
+    for namespace in sorted(plan.snapshot.quotas):
+        exceeded = plan.quotas.exceeded(namespace)
+        while exceeded:
+            job = _donor_in(plan, namespace, exceeded)
+            if job is None:
+                break
+            text = f"namespace {namespace} has more than its quota of {' and '.join(exceeded)}"
+            plan.gives(job, Reason(code=Code.QUOTA, text=text), f"the quota of {namespace}")
+            plan.release(job, plan.lower(job))
+            exceeded = plan.quotas.exceeded(namespace)
+
+
+def _donor_in(plan: Round, namespace: str, exceeded: tuple[str, ...]) -> int | None:
+    for job in plan.donors(frozen_last=False):
+        row = plan.rows[job]
+        holds = "pods" in exceeded or any(getattr(row.each, kind) for kind in exceeded)
+        if row.key.namespace == namespace and holds:
+            return job
+    return None
+
+
+# Pods without a host ----------------------------------------------------------------------------------------
+
+
+def _without_host(plan: Round) -> list[int]:
+    """Admitted jobs with Pods that have no host, the heaviest first, then by key."""
+    jobs = plan.columns.jobs
+    found = np.flatnonzero((jobs["target"] > 0) & ((jobs["pending"] > 0) | jobs["misses_fixed"])).tolist()
+    left = [job for job in found if plan.n[job] > 0]
+    return sorted(left, key=lambda job: (-int(plan.keys.weight[job]), plan.key(job), plan.keys.rank[job]))
+
+
+def place_gangs(plan: Round) -> int | None:
+    """Hosts for what admitted jobs cannot run without. Returns the heaviest that still misses something."""
+    short: int | None = None
+    for job in _without_host(plan):
+        if not _place_gang(plan, job) and short is None:
+            short = job
+    return short
+
+
+def _place_gang(plan: Round, job: int) -> bool:
+    draft = plan.draft(job)
+    missing = max(0, min(_promised(plan, draft), plan.least[job] - sum(draft.placed.values())))
+    parts = [*draft.job.fixed_pending, Part(role="", each=draft.job.each, count=missing)]
+    is_whole = True
+    for part in parts:
+        for missing in range(part.count, 0, -1):
+            position = _place_or_clear(plan, job, part.each, alike=missing - 1)
+            if position == NOWHERE:
+                is_whole = _is_lost(plan, job, part.each) or _is_optimistic(plan, job)
+                break
+            plan.view.take(position, part.each)
+            if part.role:
+                draft.planned_fixed[position] = draft.planned_fixed.get(position, NOTHING).plus(part.each)
+            else:
+                draft.planned[position] = draft.planned.get(position, 0) + 1
+        if plan.n[job] == 0 or not is_whole:
+            break
+    return is_whole
+
+
+def _promised(plan: Round, draft: Draft) -> int:
+    """Trainers that it may have and that have no host."""
+    return min(draft.job.pending, max(0, draft.target - sum(draft.placed.values())))
+
+
+def _place_or_clear(plan: Round, job: int, each: Room, alike: int) -> int:
+    search = plan.search_for(each, job)
+    position = plan.view.first_fit(search)
+    if position != NOWHERE or _is_optimistic(plan, job):
+        return position
+    position, taken = make_room(plan, search, Terms(never=job), alike)
+    for donor in dict.fromkeys(donor for donor, _, _ in taken):
+        text = f"{plan.rows[job].key} misses a Pod of its gang: {amount(each)} on {plan.view.names[position]}"
+        plan.gives(donor, Reason(code=Code.MAKE_ROOM, text=text), str(plan.rows[job].key))
+    return position
+
+
+def _is_lost(plan: Round, job: int, each: Room) -> bool:
+    """No host could ever take the Pod: then the job goes back into the queue instead of holding up everybody."""
+    if plan.view.fits_bare(Shape(each, plan.rows[job].pools)):
+        return False
+    text = f"its hosts are gone, and no open host has {amount(each)} even without training"
+    plan.gives(job, Reason(code=Code.NO_ROOM, text=text), "the jobs that wait")
+    plan.suspend(job)
+    return True
+
+
+def _is_optimistic(plan: Round, job: int) -> bool:
+    """It was started although it did not fit: nobody makes room for it and nobody waits for it."""
+    return plan.settings.optimistic_cpu and plan.rows[job].each.gpu == 0
+
+
+def place_promised(plan: Round) -> None:
+    """Hosts for trainers above the least size that were decided before; what has no room any more is taken back."""
+    for job in _without_host(plan):
+        draft = plan.draft(job)
+        left = _promised(plan, draft) - sum(draft.planned.values())
+        search = plan.search(job)
+        while left > 0:
+            position = plan.view.first_fit(search)
+            if position == NOWHERE:
+                break
+            plan.view.take(position, draft.job.each)
+            draft.planned[position] = draft.planned.get(position, 0) + 1
+            left -= 1
+        if left > 0 and plan.n[job] > plan.least[job]:
+            _take_back(plan, job, left)
+
+
+def _take_back(plan: Round, job: int, unplaced: int) -> None:
+    to = plan.n[job]
+    while to > plan.least[job] and plan.n[job] - to < unplaced:
+        to = max(plan.least[job], to - 1 if plan.unit[job] == 1 else (to - 1) // plan.unit[job] * plan.unit[job])
+    text = f"no host has room any more for {count(unplaced, 'trainer')} that were to come"
+    plan.gives(job, Reason(code=Code.NO_ROOM, text=text), "the Pods that have the room")
+    excess = plan.n[job] - to - unplaced
+    draft = plan.resize(job, plan.n[job] - unplaced) if excess >= 0 else plan.resize(job, to)
+    if excess > 0:
+        plan.release(draft.index, to)
+
+
+# Pressure ---------------------------------------------------------------------------------------------------
+
+
+def relieve_pressure(plan: Round) -> None:
+    """Surplus goes while more is asked for than may be in use."""
+    for resource, most in zip(Room._fields, plan.limits.reclaim, strict=True):
+        relieve(plan, resource, most, Terms(), "the limit on what may be in use")
+
+
+def relieve(plan: Round, resource: str, most: int, terms: Terms, beneficiary: str) -> bool:
+    """Take from donors that hold the resource until no more than `most` of it is in use."""
+    while getattr(plan.view.used, resource) > most:
+        used = getattr(plan.view.used, resource)
+        holders = (job for job in terms.donors(plan) if getattr(plan.rows[job].each, resource))
+        found = next(((job, at) for job in holders for at, _ in plan.places(job)), None)
+        if found is None:
+            return False
+        donor, position = found
+        text = f"{used} of {resource} are asked for and {most} may be in use; key {plan.key(donor):.4g}"
+        plan.gives(donor, Reason(code=Code.PRESSURE, text=text), beneficiary)
+        plan.release(donor, plan.lower(donor), at=position)
+    return True

@@ -1,0 +1,20 @@
+"""The sentences that go with decisions: what decided, with the numbers."""
+
+from shoal.scheduler.rows import Room
+from shoal.scheduler.scores import GIBIBYTE
+
+
+def amount(room: Room) -> str:
+    """`2 GPUs, 4.5 cores, 16 GiB`; what is zero is left out."""
+    told = []
+    if room.gpu:
+        told.append(f"{room.gpu} GPU{'s' if room.gpu != 1 else ''}")
+    if room.cpu:
+        told.append(f"{room.cpu / 1_000:g} core{'s' if room.cpu != 1_000 else ''}")
+    if room.memory:
+        told.append(f"{room.memory / GIBIBYTE:.3g} GiB")
+    return ", ".join(told) or "nothing"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,235 @@
+"""The hosts as a round of planning sees them: how much is free on each, and the first that has room for a Pod.
+
+Free is what will be free when everybody has left who was told to leave: room of Pods whose grace has not run out
+counts, room of Pods that should be gone and are not does not. Closed hosts are not in the view.
+
+Hosts are looked at in one fixed order for the whole round: hosts without devices first, then those with the fewest free
+devices, then the fullest, then by name. So Pods are packed, CPU-only Pods stay off GPU hosts while there are others,
+and where they borrow, they borrow beside devices that are in use. A Pod goes to the first host that fits. Because the
+order is fixed, a shape that did not fit a host does not fit it until something is given back there, and the search for
+it goes on where it ended: a whole round looks at each host once for each shape, however many Pods it places.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.scheduler.columns import Bools, Columns, Ints, Shape
+from shoal.scheduler.rows import Host, Room, Seconds
+
+NOWHERE = -1
+
+
+class Search:
+    """Where the search for room for one shape has come to. Of its candidates, none before the cursor fits."""
+
+    __slots__ = ("candidates", "cpu", "cursor", "floor", "gpu", "memory", "pools")
+
+    def __init__(self, shape: Shape, floor: int, candidates: list[int]) -> None:
+        self.cpu, self.memory, self.gpu = shape.each
+        self.pools = shape.pools
+        self.floor = floor
+        """Thousandths of a core to leave for each free device of the host."""
+        self.candidates = candidates
+        self.cursor = 0
+
+
+class View:
+    def __init__(
+        self, hosts: Sequence[Host], columns: Columns, now: Seconds, patience: Seconds, cpu_per_gpu: int
+    ) -> None:
+        records = columns.hosts
+        free = {r: records[r] - records[f"others_{r}"] - records[f"taken_{r}"] for r in Room._fields}
+        coming: dict[int, Room] = {}
+        bare = {r: records[r] - records[f"others_{r}"] for r in Room._fields}
+        for index in np.flatnonzero(records["leaving"]).tolist():
+            late, coming[index] = _leaving(hosts[index], now, patience)
+            for resource, amount in zip(Room._fields, late, strict=True):
+                free[resource][index] -= amount
+                bare[resource][index] -= amount
+        has_gpu = records["gpu"] > 0
+        order = np.lexsort((np.arange(len(records)), free["memory"], free["cpu"], free["gpu"], has_gpu))
+        order = order[records["open"][order]]
+
+        self.cpu_per_gpu = cpu_per_gpu
+        self.names: list[str] = [hosts[index].name for index in order.tolist()]
+        self.position: dict[str, int] = {name: position for position, name in enumerate(self.names)}
+        self.free_cpu: list[int] = free["cpu"][order].tolist()
+        self.free_memory: list[int] = free["memory"][order].tolist()
+        self.free_gpu: list[int] = free["gpu"][order].tolist()
+        self.has_gpu: list[bool] = has_gpu[order].tolist()
+        self.coming: dict[int, Room] = {
+            self.position[hosts[i].name]: room for i, room in coming.items() if hosts[i].open
+        }
+        self.capacity = Room(*(int(records[r][order].sum()) for r in Room._fields))
+        self._used: list[int] = [int((records[r] - free[r])[order].sum()) for r in Room._fields]
+
+        self._start: tuple[Ints, Ints, Ints] = (free["cpu"][order], free["memory"][order], free["gpu"][order])
+        self._has_gpu: Bools = has_gpu[order]
+        self._pool: Ints = records["pool"][order]
+        self._pool_numbers = columns.vocabulary.pools
+        self.bare: tuple[Ints, Ints, Ints] = (bare["cpu"][order], bare["memory"][order], bare["gpu"][order])
+        """What would be free without any training."""
+        self.capacities: tuple[Ints, Ints, Ints] = (
+            records["cpu"][order],
+            records["memory"][order],
+            records["gpu"][order],
+        )
+        self._searches: dict[tuple[Shape, bool], Search] = {}
+        self._changed_up: set[int] = set()
+        """Where more is free than at the start."""
+
+    # Looking ---------------------------------------------------------------------------------------------
+
+    def search(self, shape: Shape, *, training: bool = True) -> Search:
+        """The search for a shape. Training without devices leaves the cores that free devices need."""
+        found = self._searches.get((shape, training))
+        if found is None:
+            floor = self.cpu_per_gpu if training and shape.each.gpu == 0 else 0
+            fits = self._fits_at_start(shape, floor)
+            found = self._searches[shape, training] = Search(shape, floor, np.flatnonzero(fits).tolist())
+            for position in self._changed_up:
+                self._look_again(found, position)
+        return found
+
+    def first_fit(self, search: Search) -> int:
+        """The first host with room for one more, or NOWHERE."""
+        candidates, at, end = search.candidates, search.cursor, len(search.candidates)
+        while at < end:
+            position = candidates[at]
+            if self.fits(search, position):
+                search.cursor = at
+                return position
+            at += 1
+        search.cursor = at
+        return NOWHERE
+
+    def fits(self, search: Search, position: int) -> bool:
+        """Whether one more fits here; what is not asked for does not matter."""
+        cpu, gpu = self.free_cpu[position], self.free_gpu[position]
+        if search.gpu and gpu < search.gpu:
+            return False
+        if search.cpu and cpu < search.cpu:
+            return False
+        if search.memory and self.free_memory[position] < search.memory:
+            return False
+        if search.floor and search.cpu and gpu > 0 and self.has_gpu[position]:
+            return cpu - search.cpu >= search.floor * gpu
+        return True
+
+    def fits_with(self, search: Search, position: int, more: Room, times: int = 1) -> bool:
+        """Whether one would fit here if so much more were free."""
+        self._add(position, more, times)
+        try:
+            return self.fits(search, position)
+        finally:
+            self._add(position, more, -times)
+
+    def how_many(self, search: Search, position: int, most: int) -> int:
+        """How many more fit here, where at least one does."""
+        if most == 1:
+            return 1
+        cpu, gpu = self.free_cpu[position], self.free_gpu[position]
+        if search.floor and gpu > 0 and self.has_gpu[position]:
+            cpu -= search.floor * gpu
+        if search.gpu:
+            most = min(most, gpu // search.gpu)
+        if search.cpu:
+            most = min(most, cpu // search.cpu)
+        if search.memory:
+            most = min(most, self.free_memory[position] // search.memory)
+        return most
+
+    @property
+    def used(self) -> Room:
+        """Of the hosts in view, by everything that stays and everything that was planned."""
+        return Room(*self._used)
+
+    def free(self, position: int) -> Room:
+        return Room(self.free_cpu[position], self.free_memory[position], self.free_gpu[position])
+
+    def is_in(self, pools: frozenset[str] | None, position: int) -> bool:
+        return pools is None or self._pool_numbers.values[int(self._pool[position])] in pools
+
+    def in_pools(self, pools: frozenset[str] | None) -> Bools:
+        if pools is None:
+            return np.ones(len(self.names), dtype=np.bool_)
+        wanted = [number for number, pool in enumerate(self._pool_numbers.values) if pool in pools]
+        return np.isin(self._pool, wanted)
+
+    def fits_bare(self, shape: Shape) -> bool:
+        """Whether any host would have room without any training on it."""
+        return bool(self._enough(self.bare, shape).any())
+
+    def live(self) -> tuple[Ints, Ints, Ints]:
+        """What is free now, in columns."""
+        return np.array(self.free_cpu), np.array(self.free_memory), np.array(self.free_gpu)
+
+    # Planning --------------------------------------------------------------------------------------------
+
+    def take(self, position: int, room: Room, times: int = 1) -> None:
+        self._add(position, room, -times)
+        self.use(room, times)
+
+    def use(self, room: Room, times: int) -> None:
+        """Count it as used, wherever it is."""
+        used = self._used
+        used[0] += room.cpu * times
+        used[1] += room.memory * times
+        used[2] += room.gpu * times
+
+    def give(self, position: int, room: Room, times: int = 1) -> None:
+        self._add(position, room, times)
+        self.use(room, -times)
+        self._changed_up.add(position)
+        for search in self._searches.values():
+            self._look_again(search, position)
+
+    def keep(self, position: int, room: Room) -> None:
+        """Keep room for somebody who cannot have it yet: nobody else finds it, though nobody uses it. What is not
+        free today is kept as well, so free may be less than nothing."""
+        self._add(position, room, -1)
+
+    def take_from_bare(self, position: int, room: Room) -> None:
+        """A service goes here, and will be in the way even when no training is."""
+        for column, amount in zip(self.bare, room, strict=True):
+            column[position] -= amount
+
+    def _add(self, position: int, room: Room, times: int) -> None:
+        self.free_cpu[position] += room.cpu * times
+        self.free_memory[position] += room.memory * times
+        self.free_gpu[position] += room.gpu * times
+
+    def _look_again(self, search: Search, position: int) -> None:
+        if not self.is_in(search.pools, position):
+            return
+        at = bisect_left(search.candidates, position)
+        if at == len(search.candidates) or search.candidates[at] != position:
+            insort(search.candidates, position)
+        search.cursor = min(search.cursor, at)
+
+    def _fits_at_start(self, shape: Shape, floor: int) -> Bools:
+        cpu, _, gpu = self._start
+        fits = self._enough(self._start, shape)
+        if floor and shape.each.cpu:
+            fits &= ~self._has_gpu | (cpu - shape.each.cpu >= floor * np.maximum(gpu, 0))
+        return fits
+
+    def _enough(self, free: tuple[Ints, Ints, Ints], shape: Shape) -> Bools:
+        fits = self.in_pools(shape.pools)
+        for column, amount in zip(free, shape.each, strict=True):
+            if amount:
+                fits &= column >= amount
+        return fits
+
+
+def _leaving(host: Host, now: Seconds, patience: Seconds) -> tuple[Room, Room]:
+    """What Pods have that should be gone and are not, and what those have that still may leave in time."""
+    late, soon = Room(), Room()
+    for leaving in host.leaving:
+        if leaving.until + patience < now:
+            late = late.plus(leaving.room)
+        else:
+            soon = soon.plus(leaving.room)
+    return late, soon

@@ -1,0 +1,66 @@
+"""Many runs, one report: every policy on every workload with every seed."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from shoal.core.errors import BadInput
+from shoal.scheduler.settings import SchedulerSettings
+from shoal.sim.engine import Simulation
+from shoal.sim.policies import check_policy, scheduler_named
+from shoal.sim.report import Report, Run
+from shoal.sim.workload import SimSettings, Workload
+
+Tell = Callable[[str, int, int, float], None]
+"""What is being run, jobs that have ended, jobs in all, and the simulated time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run."""
+
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    settings: SimSettings = field(default_factory=SimSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+
+    def __post_init__(self) -> None:
+        for name in self.policies:
+            check_policy(name)
+        if not self.policies:
+            raise BadInput("no policy was named")
+
+
+def simulate(
+    title: str, workloads: Callable[[int], Iterable[Workload]], plan: Plan, tell: Tell | None = None
+) -> Report:
+    """`workloads` makes them for a seed: those that are read from files are the same for all."""
+    runs: list[Run] = []
+    for seed in plan.seeds:
+        for workload in workloads(seed):
+            for policy in plan.policies:
+                runs.append(run_one(workload, policy, plan, seed=seed, tell=tell))
+    return Report(title=title, runs=tuple(runs), settings=described(plan), notes=tuple(never_started(runs)))
+
+
+def run_one(workload: Workload, policy: str, plan: Plan, *, seed: int = 0, tell: Tell | None = None) -> Run:
+    label = f"{workload.name} under {policy}"
+    scheduler = scheduler_named(policy, plan.scheduler)
+
+    def told(ended: int, jobs: int, now: float) -> None:
+        assert tell is not None
+        tell(label, ended, jobs, now)
+
+    simulation = Simulation(workload, scheduler, plan.settings, seed=seed)
+    return simulation.run(None if tell is None else told)
+
+
+def described(plan: Plan) -> Mapping[str, object]:
+    return {"policies": list(plan.policies), "seeds": list(plan.seeds), "simulation": asdict(plan.settings)}
+
+
+def never_started(runs: Sequence[Run]) -> Iterable[str]:
+    for run in runs:
+        idle = [job.name for job in run.jobs if job.started is None]
+        if idle:
+            names = ", ".join(idle[:3]) + (", ..." if len(idle) > 3 else "")
+            yield f"{run.workload} under {run.policy}: {len(idle)} of {len(run.jobs)} jobs never started ({names})"

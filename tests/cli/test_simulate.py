@@ -1,0 +1,177 @@
+"""`shoal simulate` as it is typed: what it prints, what it writes, and what it says to wrong words."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.sim.traces import TRACES, pollux
+
+from shoal.cli import main
+from shoal.cli.simulate import read_words
+
+TRACE = "submit,size,duration,user\n0,2,600,ann\n60,4,900,bob\n90,1,300,cy\n"
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.csv"
+    path.write_text(TRACE)
+    return path
+
+
+def test_policies_stand_side_by_side(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(trace), "--policy", "cfs,fifo,tiresias", "--hosts", "2"]) == 0
+    shown = capsys.readouterr().out
+    for word in ("cfs", "fifo", "tiresias", "mean JCT", "p99", "makespan", "effective", "Jain", "moves/job", "gangs"):
+        assert word in shown
+    assert "mine.csv: columns that mean nothing here: user" in shown
+
+
+def test_flags_and_files_come_in_any_order(trace: Path) -> None:
+    said, files = read_words(["--hosts", "2", "a.csv", "--seed=3", "b.csv", "-o", "json"], {})
+    assert files == ("a.csv", "b.csv")
+    assert {key: given.text for key, given in said.values.items()} == {"hosts": "2", "seed": "3", "output": "json"}
+
+
+def test_json_is_the_same_to_the_byte_each_time(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["simulate", str(trace), "--policy", "cfs,static", "--hosts", "2", "--host-mtbf", "0.2", "--service", "0:3"]
+    said = []
+    for _ in range(2):
+        assert main([*words, "-o", "json"]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    read = json.loads(said[0])
+    assert [each["policy"] for each in read["policies"]] == ["cfs", "static"]
+    assert len(read["jobs"]) == 6
+
+
+def test_pictures_and_json_are_written_and_repeatable(trace: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for folder in ("one", "two"):
+        words = [
+            "--plots",
+            str(tmp_path / folder),
+            "--plot-format",
+            "png,svg",
+            "--json",
+            str(tmp_path / f"{folder}.json"),
+        ]
+        assert main(["simulate", str(trace), "--policy", "cfs,fifo", "--hosts", "2", *words]) == 0
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert names == [
+        f"{what}.{kind}"
+        for what in ("allocation-mine", "completion-times", "utilisation-mine")
+        for kind in ("png", "svg")
+    ]
+    for name in names:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()
+
+
+def test_everybody_can_run_look_alike_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--synthetic", "8", "--policy", "cfs,optimus", "--seed", "1:3", "-o", "json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert [(run["policy"], run["seed"]) for run in read["runs"]] == [
+        ("cfs", 1),
+        ("optimus", 1),
+        ("cfs", 2),
+        ("optimus", 2),
+    ]
+    assert all(run["finished"] == 8 for run in read["runs"])
+
+
+def test_a_published_workload_is_run_by_its_own_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    path = pollux() / "workloads" / "workload-3.csv"
+    words = ["simulate", str(path), "--traces", str(TRACES), "--policy", "tiresias", "--limit", "40", "-o", "json"]
+    assert main(words) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["settings"]["simulation"]["reacts"] is False
+    assert read["policies"][0]["finished"] == 40
+    assert all(job["jct"] == int(job["jct"]) for job in read["jobs"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        pytest.param(
+            ["--policy", "csf", "{trace}"], "unknown policy 'csf' (did you mean cfs?); there are cfs, ", id="policy"
+        ),
+        pytest.param(["{trace}.absent"], "is not readable as a trace", id="no-file"),
+        pytest.param([], "wants one of: trace files, --synthetic JOBS, --experiment NAME", id="nothing"),
+        pytest.param(["{trace}", "--synthetic", "3"], "wants one of: trace files, --synthetic JOBS", id="both"),
+        pytest.param(["--synthetic", "-3"], "--synthetic wants a whole number of at least 1, got -3", id="number"),
+        pytest.param(["--synthetic", "3", "--seed", "5:2"], "--seed wants a seed, or A:B", id="seed"),
+        pytest.param(["--synthetic", "3", "--service", "9:1"], "--service wants LOW:HIGH", id="service"),
+        pytest.param(
+            ["--synthetic", "3", "--interval", "0"], "--interval wants a number of seconds above 0", id="interval"
+        ),
+        pytest.param(
+            ["{trace}", "--efficiency", "3"], "--efficiency wants a number of at least 0.5 and at most 1", id="eff"
+        ),
+        pytest.param(["{trace}", "--policy", "optimus"], "optimus has to know true step times", id="optimus"),
+        pytest.param(
+            ["--experiment", "none"], "--experiment wants one of pollux, replay, edl, got 'none'", id="experiment"
+        ),
+        pytest.param(["--experiment", "replay"], "say where they are, with --traces DIR or SHOAL_TRACES", id="traces"),
+        pytest.param(["--experiment", "replay", "--traces", "/nowhere"], "holds no Pollux traces", id="no-traces"),
+        pytest.param(
+            ["{trace}", "--plot-format", "gif"], "--plot-format wants one of png, svg, got 'gif'", id="format"
+        ),
+        pytest.param(["{trace}", "-o", "xml"], "wants one of table, json, got 'xml'", id="output"),
+        pytest.param(
+            ["{trace}", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json: No such file", id="unwritable"
+        ),
+        pytest.param(["{trace}", "--polcy", "cfs"], "unknown flag --polcy (did you mean --policy?)", id="flag"),
+    ],
+)
+def test_wrong_words_are_explained_with_exit_code_2(
+    trace: Path, words: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHOAL_TRACES", raising=False)
+    assert main(["simulate", *(word.format(trace=trace) for word in words)]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    from shoal.cli.simulate import FLAGS
+
+    assert main(["simulate", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(flag.spelling in shown for flag in FLAGS)
+
+
+def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
+    """The trace is a pipe, so that it is known to be at work when it is interrupted."""
+    path = tmp_path / "endless.csv"
+    os.mkfifo(path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shoal", "simulate", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with path.open("w") as pipe:  # waits until it reads
+        pipe.write("submit,size,duration\n")
+        pipe.flush()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_trace_of_a_million_jobs_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, chance = tmp_path / "million.csv", random.Random(1)
+    with path.open("w") as file:
+        file.write("submit,size,duration\n")
+        for _ in range(1_000_000):
+            file.write(f"{chance.randrange(60 * 86_400)},{chance.choice((1, 1, 1, 2))},{chance.randrange(30, 900)}\n")
+    assert (
+        main(["simulate", str(path), "--policy", "fifo", "--hosts", "64", "--spacing", "300", "--interval", "300"]) == 0
+    )
+    assert "1,000,000/1,000,000" in capsys.readouterr().out

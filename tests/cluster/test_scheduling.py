@@ -1,0 +1,308 @@
+"""The cluster's scheduler on a real API server, with Kubernetes' own scheduler and controllers and 100 simulated hosts.
+
+Thirty jobs of both kinds share 800 devices, an online service takes what it needs of them, and the operator is killed
+twice meanwhile. Workers have a host's 8 devices each: the cluster holds 100 of them.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hack.kube.harness import Cluster, Object
+from tests.cluster.operators import Jobs, Process, condition, install, operator
+from tests.cluster.training_jobs import TrainingJobs
+
+pytestmark = pytest.mark.timeout(1800)
+MakeNamespace = Callable[[Cluster], str]
+HOSTS = 100
+PATIENCE = 300.0
+RESOURCES = {"requests": {"cpu": "16"}, "limits": {"nvidia.com/gpu": "8"}}
+ROLE = "elastic.iml.github.io/role"
+NAME = "elastic.iml.github.io/job-name"
+MOVE = re.compile(r"(ElasticJob|TrainingJob) (\S+)/(\S+): (admit|grow|shrink|suspend) (\d+) -> (\d+)")
+
+
+@pytest.fixture(scope="module")
+def cluster(kwok: Cluster) -> Iterator[Cluster]:
+    install(kwok)
+    names = kwok.hosts.add(HOSTS, prefix="crowded", cpu=64, gpus=8)
+    yield kwok
+    kwok.hosts.remove(names)
+
+
+class Crowd:
+    """The jobs of both kinds in one namespace, and what became of them."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster, self.namespace = cluster, namespace
+        self.elastic, self.training = Jobs(cluster, namespace), TrainingJobs(cluster, namespace)
+
+    def make(self, name: str, least: int, most: int, **spec: Any) -> None:
+        """An ElasticJob or a TrainingJob, by the first letter of its name."""
+        if name.startswith("e"):
+            container = {"name": "main", "image": "localhost/anything:1", "command": ["train"], "resources": RESOURCES}
+            template = {"spec": {"containers": [container]}}
+            self.elastic.make(name, worker={"template": template, "replicas": most, "min": least, "max": most}, **spec)
+        else:
+            trainer = {"min-instance": least, "max-instance": most, "resources": RESOURCES}
+            self.training.make(name, trainer=trainer, tolerations=[], freezingWindow="2s", **spec)
+
+    def all(self) -> dict[str, Object]:
+        found = self.cluster.api.get(self.elastic.jobs)["items"] + self.cluster.api.get(self.training.path)["items"]
+        return {each["metadata"]["name"]: each for each in found}
+
+    def standing(self, name: str) -> Object:
+        return (self.all()[name].get("status") or {}).get("scheduling") or {}
+
+    def targets(self) -> dict[str, int]:
+        told = {name: (job.get("status") or {}).get("scheduling") or {} for name, job in self.all().items()}
+        return {name: each.get("target") or 0 for name, each in told.items()}
+
+    def workers(self, items: list[Object] | None = None) -> dict[str, int]:
+        """How many run, by job."""
+        found: dict[str, int] = {}
+        for pod in self.cluster.api.get(self.elastic.pods)["items"] if items is None else items:
+            meta = pod["metadata"]
+            runs = pod["status"].get("phase") == "Running" and "deletionTimestamp" not in meta
+            if runs and meta["labels"].get(ROLE) in ("worker", "trainer"):
+                found[meta["labels"][NAME]] = found.get(meta["labels"][NAME], 0) + 1
+        return found
+
+    def until(self, so: Callable[[dict[str, int]], Any], what: str) -> dict[str, int]:
+        """Until it is so of the numbers of running workers."""
+
+        def look(items: list[Object]) -> dict[str, int] | None:
+            found = self.workers(items)
+            return found or {"": 0} if so(found) else None
+
+        found: dict[str, int] = self.cluster.api.wait(self.elastic.pods, look, what=what, timeout=PATIENCE)
+        return found
+
+    def end(self, name: str) -> None:
+        if name.startswith("e"):
+            self.elastic.report(name, "succeeded", "all data was trained")
+            return
+        for pod in self.cluster.api.get(self.elastic.pods)["items"]:
+            if pod["metadata"]["labels"].get(NAME) == name and pod["status"].get("phase") == "Running":
+                self.training.ends(pod["metadata"]["name"], 0)
+
+    def says(self, name: str, status: str, reason: str) -> Object:
+        path = self.elastic.jobs if name.startswith("e") else self.training.path
+
+        def look(items: list[Object]) -> Object | None:
+            job = next((item for item in items if item["metadata"]["name"] == name), {})
+            found = condition(job, "Admitted")
+            return job if (found.get("status"), found.get("reason")) == (status, reason) else None
+
+        found: Object = self.elastic.wait(path, look, f"{name}: Admitted={status} {reason}")
+        return found
+
+
+class Service:
+    """An online service: Pods as large as a host."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster, self.namespace = cluster, namespace
+        self.path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+        limits = {"nvidia.com/gpu": "8", "cpu": "16"}
+        pod = {"containers": [{"name": "main", "image": "localhost/anything:1", "resources": {"limits": limits}}]}
+        spec = {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}}, "spec": {**pod, "terminationGracePeriodSeconds": 0}},
+        }
+        cluster.api.create(self.path, {"metadata": {"name": "web"}, "spec": spec})
+
+    def resize(self, count: int) -> float:
+        """Until so many run. Returns how long that took."""
+        began = time.monotonic()
+        self.cluster.api.patch(f"{self.path}/web", {"spec": {"replicas": count}})
+
+        def look(items: list[Object]) -> bool:
+            live = [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
+            return len(live) == count and all(pod["status"].get("phase") == "Running" for pod in live)
+
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.cluster.api.wait(pods, look, what=f"{count} Pods of the service run", timeout=PATIENCE)
+        return time.monotonic() - began
+
+
+def settings(cluster: Cluster, home: str, **more: Any) -> None:
+    """The scheduler's ConfigMap, made or changed."""
+    path = f"/api/v1/namespaces/{home}/configmaps"
+    data = {"data": {"settings": json.dumps({"freezingWindow": "2s", "reserveAfter": "5s", **more})}}
+    there = any(each["metadata"]["name"] == "shoal-scheduler" for each in cluster.api.get(path)["items"])
+    if there:
+        cluster.api.patch(f"{path}/shoal-scheduler", data)
+    else:
+        cluster.api.create(path, {"metadata": {"name": "shoal-scheduler"}, **data})
+
+
+def moves(log: Path) -> list[tuple[str, str, int, int]]:
+    """What was decided so far: job, action, before, after."""
+    return [(m[3], m[4], int(m[5]), int(m[6])) for m in MOVE.finditer(log.read_text())]
+
+
+def shoal(cluster: Cluster, *words: str) -> str:
+    command = [sys.executable, "-m", "shoal", *words, f"--kubeconfig={cluster.kubeconfig}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def jain(shares: list[int]) -> float:
+    return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
+
+
+def test_thirty_jobs_share_a_hundred_hosts_with_a_service_while_operators_die(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    train, online = Crowd(cluster, make_namespace(cluster)), Service(cluster, make_namespace(cluster))
+    home = make_namespace(cluster)
+    settings(cluster, home, maxWait="30s")
+    with closing(Operators(cluster, home, tmp_path / "operator.log")) as operators:
+        _story(train, online, operators)
+
+
+class Operators:
+    """One operator after the other."""
+
+    def __init__(self, cluster: Cluster, home: str, log: Path) -> None:
+        self._cluster, self._home, self.log = cluster, home, log
+        self._process = self._start()
+
+    def _start(self) -> Process:
+        quick = ("--drain", "5", "--ending", "1", "--silence", "3", "--skip-checks")
+        lease = ("--lease-seconds", "20", "--renew-seconds", "16", "--retry-seconds", "1")
+        return Process(self._cluster.kubeconfig, "all", self.log, "--home", self._home, *quick, *lease)
+
+    def kill(self) -> None:
+        """The operator is killed, and another one started."""
+        self._process.kill()
+        self._process = self._start()
+
+    def close(self) -> None:
+        assert self._process.end() == 0
+        assert "Traceback" not in self.log.read_text(), self.log.read_text()[-6000:]
+
+
+def _story(train: Crowd, online: Service, operators: Operators) -> None:
+    said: list[str] = []
+
+    # They arrive, and share what there is.
+    names = [f"{kind}-{number}" for number in range(10) for kind in ("e", "t")]
+    for name in names:
+        train.make(name, 1, 10)
+    shares = train.until(lambda run: len(run) == 20 and sum(run.values()) == HOSTS, "20 jobs run 100 workers")
+    said.append(f"20 jobs: {sorted(shares.values())}, Jain {jain(list(shares.values())):.3f}")
+    assert max(shares.values()) <= 10
+
+    # Ten more arrive into a full cluster, and others give way. One counts ten times as much as they do; one counts a
+    # hundredth, and deserves nothing that others have until it has waited for long.
+    for number in range(10, 14):
+        for kind in ("e", "t"):
+            train.make(f"{kind}-{number}", 1, 10)
+    train.make("e-14", 1, 10, priority="Production")
+    train.make("t-14", 1, 10, priority="Experiment")
+    shares = train.until(lambda run: len(run) == 30 and sum(run.values()) == HOSTS, "30 jobs run 100 workers")
+    # The operator is killed: the next one knows what everybody attained.
+    before = {name: train.standing(name) for name in ("e-0", "t-0")}
+    operators.kill()
+    train.until(lambda run: run.get("e-14", 0) == 10, "Production has all it asks for")
+    for name, earlier in before.items():
+        told = train.standing(name)
+        assert float(told["v"]) >= float(earlier["v"]) > 0
+        assert told["at"] >= earlier["at"]
+    shares = train.workers()
+    said.append(f"30 jobs: {sorted(shares.values())}; Production {shares['e-14']}, Experiment {shares['t-14']}")
+    assert shares["t-14"] <= min(shares[name] for name in names) + 1
+
+    # A service takes half of the hosts: jobs shrink and none is put back, for all keep their least.
+    took = online.resize(HOSTS // 2)
+    said.append(f"the service had {HOSTS // 2} hosts after {took:.0f} s")
+    shares = train.until(lambda run: sum(run.values()) == HOSTS // 2, "50 workers run beside the service")
+    assert len(shares) == 30
+    assert not [move for move in moves(operators.log) if move[1] == "suspend"]
+
+    # It takes nearly all: whole jobs go back into the queue. The operator is killed in between.
+    operators.kill()
+    took = online.resize(HOSTS - 10)
+    said.append(f"the service had {HOSTS - 10} hosts after {took:.0f} s, with every job at its least")
+    shares = train.until(lambda run: 0 < sum(run.values()) <= 10, "10 workers at most run beside the service")
+    back = sorted({move[0] for move in moves(operators.log) if move[1] == "suspend"})
+    assert len(back) >= 20
+    assert "e-14" not in back
+    waiting = [name for name, target in train.targets().items() if target == 0]
+    job = train.all()[waiting[0]]
+    assert condition(job, "Admitted")["status"] == "False"
+    assert job["status"]["scheduling"]["place"] >= 1
+    assert waiting[0] in shoal(train.cluster, "queue", f"--namespace={train.namespace}")
+
+    # It shrinks again, and all of them come back; when some end the others grow.
+    online.resize(0)
+    shares = train.until(lambda run: len(run) == 30 and sum(run.values()) == HOSTS, "all 30 jobs are back")
+    for name in names[:10]:
+        train.end(name)
+    left = set(shares) - set(names[:10])
+    shares = train.until(
+        lambda run: set(run) == left and sum(run.values()) == HOSTS, "the others have what ten jobs had"
+    )
+    said.append(f"20 jobs are left: {sorted(shares.values())}")
+
+    count = moves(operators.log)
+    by_action = {action: sum(move[1] == action for move in count) for action in ("admit", "grow", "shrink", "suspend")}
+    said.append(f"{len(count)} changes: {by_action}")
+    print("\n".join(said))
+    assert len(count) <= 30 * 20, "jobs are moved to and fro"
+
+
+def test_jobs_that_can_never_start_say_so_and_hold_up_nobody(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    namespace = make_namespace(cluster)
+    crowd = Crowd(cluster, namespace)
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"requests.nvidia.com/gpu": "16"}}}
+    cluster.api.create(f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    with operator(cluster, namespace, tmp_path) as process:
+        for kind in ("e", "t"):
+            crowd.make(f"{kind}-greedy", 4, 4)
+            job = crowd.says(f"{kind}-greedy", "False", "AboveWholeQuota")
+            assert "16" in condition(job, "Admitted")["message"]
+        crowd.make("e-first", 1, 10)
+        crowd.until(lambda run: run.get("e-first") == 2, "it has all of the quota")
+        crowd.says("e-first", "True", "Trimmed")
+        crowd.make("t-second", 2, 2)
+        crowd.says("t-second", "False", "QuotaExceeded")
+        cluster.api.delete(f"/api/v1/namespaces/{namespace}/resourcequotas/team")
+        crowd.until(lambda run: run.get("e-first") == 10 and run.get("t-second") == 2, "the quota is gone")
+        for kind in ("e", "t"):
+            crowd.make(f"{kind}-huge", HOSTS + 1, HOSTS + 1)
+            crowd.says(f"{kind}-huge", "False", "TooLarge")
+        assert process.is_alive()
+
+
+def test_bad_settings_are_refused_with_an_event_and_the_old_ones_stay(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    namespace = make_namespace(cluster)
+    crowd = Crowd(cluster, namespace)
+    settings(cluster, namespace, quotas={namespace: {"gpu": 16}})
+    with operator(cluster, namespace, tmp_path):
+        crowd.make("e-1", 1, 4)
+        crowd.until(lambda run: run.get("e-1") == 2, "the quota of the settings holds")
+        settings(cluster, namespace, quotas={namespace: {"gpu": 32}}, interval="often")
+        events = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
+        found = crowd.elastic.wait(
+            events, lambda items: [each for each in items if each["reason"] == "SettingsRefused"], "an event"
+        )
+        assert "'often' is no duration" in found[0]["note"]
+        assert crowd.workers() == {"e-1": 2}
+        settings(cluster, namespace, quotas={namespace: {"gpu": 32}})
+        crowd.until(lambda run: run.get("e-1") == 4, "the new quota holds")

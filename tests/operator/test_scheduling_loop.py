@@ -1,0 +1,310 @@
+"""The scheduler beside the operator, on an API server that behaves: restarts, settings, a policy that fails."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.operator.builders import SETTINGS, a_role
+from tests.operator.stage import Stage, a_stage
+
+from shoal.cli.operator_scheduler import MIN_V, Scheduling, parse_yaml
+from shoal.core.hosts import Amounts, HostSeen
+from shoal.operator.metrics import OperatorMetrics
+from shoal.operator.objects import MANAGER
+from shoal.operator.operator import Operator
+from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.ledger import Ledger
+from shoal.operator.scheduling.live import LiveSettings
+from shoal.operator.scheduling.loop import Scheduler
+from shoal.operator.scheduling.sources import ElasticJobs
+from shoal.operator.snapshot import Key
+from shoal.platforms.kubernetes.client import Client, Merge
+from shoal.platforms.kubernetes.cluster import KubernetesCluster
+from shoal.platforms.kubernetes.elector import Elector
+from shoal.platforms.kubernetes.events import Recorder
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
+from shoal.platforms.kubernetes.objects import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS
+from shoal.platforms.kubernetes.room import KubernetesRoom
+from shoal.platforms.kubernetes.uses import shape
+from shoal.platforms.kubernetes.workqueue import WorkQueue
+from shoal.scheduler.decisions import Decisions
+from shoal.scheduler.policies import Policy, policy
+from shoal.scheduler.rows import JobKey, Room
+from shoal.scheduler.settings import SchedulerSettings
+from shoal.scheduler.snapshot import Snapshot
+
+QUICK = "{interval: 0.2, spacing: 0.05, freezingWindow: 0}"
+
+
+def big_role(replicas: int, least: int = 1) -> dict[str, Any]:
+    """Workers of which two fit on a host."""
+    role = a_role(replicas=replicas, min=least)
+    resources = {"requests": {"cpu": "4"}}
+    container = {"name": "main", "image": "i", "command": ["train"], "resources": resources}
+    return {**role, "template": {"spec": {"containers": [container]}}}
+
+
+class Crowded(Stage):
+    """A stage with hosts, on which the test binds Pods as Kubernetes' scheduler would."""
+
+    async def host(self, name: str, cpu: str = "10") -> None:
+        ready = [{"type": "Ready", "status": "True"}]
+        status = {"status": {"allocatable": {"cpu": cpu, "memory": "64Gi"}, "conditions": ready}}
+        await self.client.create(NODES, {"metadata": {"name": name}})
+        await self.client.patch(NODES, name, Merge(status), subresource="status")
+
+    async def kubelet(self) -> None:
+        for name, pod in self.pods().items():
+            if self.runs and not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]:
+                nodes = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+                best = nodes.get("preferredDuringSchedulingIgnoredDuringExecution") or []
+                hosts = [term["preference"]["matchFields"][0]["values"][0] for term in best] or ["a"]
+                self.server.bind("default", name, hosts[0])
+        await super().kubelet()
+
+    async def configure(self, text: str) -> None:
+        body = {"metadata": {"name": "shoal-scheduler", "namespace": "default"}, "data": {"settings": text}}
+        await self.client.apply(CONFIG_MAPS, body, manager="owner")
+
+    @asynccontextmanager
+    async def scheduled(self) -> AsyncIterator[Scheduling]:
+        """One operator with a scheduler, which leads for as long as the block lasts."""
+        async with Client(self.server.access()) as client:
+            recorder = Recorder(client, controller=MANAGER, instance="test")
+            elector = Elector(client, name="shoal-operator", namespace="default", identity=str(id(client)))
+            cluster = KubernetesCluster(
+                client, recorder=recorder, manager=MANAGER, gathering=0.02, writer=client.fenced(elector.check)
+            )
+            room = KubernetesRoom(
+                client,
+                recorder=recorder,
+                home="default",
+                config_map="shoal-scheduler",
+                namespace=None,
+                sees_hosts=True,
+            )
+            queue: WorkQueue[Key] = WorkQueue()
+            metrics = OperatorMetrics()
+
+            def wake(key: JobKey, after: float) -> None:
+                queue.add_after(Key(key.namespace, key.name), after)
+
+            def now() -> datetime:
+                return datetime.now(UTC)
+
+            jobs = ElasticJobs(cluster, shape, SETTINGS, clock=now)
+            scheduling = Scheduling(room, elector, sources=(jobs,), wake=wake, metrics=metrics)
+            operator = Operator(cluster, SETTINGS, metrics=metrics, clock=now, allowances=scheduling.scheduler)
+
+            def happened(namespace: str, name: str, after: float) -> None:
+                queue.add_after(Key(namespace, name), after)
+                scheduling.scheduler.happened()
+
+            cluster.on_wake(happened)
+
+            async def lead() -> None:
+                await cluster.synced()
+                await scheduling.lead(lambda: queue.work(operator.look, workers=4))
+
+            tasks = [
+                asyncio.create_task(each) for each in (cluster.run(), room.run(), recorder.run(), elector.run(lead))
+            ]
+            try:
+                yield scheduling
+            finally:
+                for task in tasks:
+                    task.cancel()
+                for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(ended, Exception):
+                        raise ended
+                self.metrics = metrics.text([], staleness={}, waiting=0, leads=False).decode()
+
+    def scheduling(self, name: str = "mnist") -> dict[str, Any]:
+        return (self.job(name).get("status") or {}).get("scheduling") or {}
+
+
+@asynccontextmanager
+async def crowded(*hosts: str) -> AsyncIterator[Crowded]:
+    async with a_stage() as stage:
+        found = Crowded(stage.server, stage.client, stage.settings)
+        await found.configure(QUICK)
+        for name in hosts:
+            await found.host(name)
+        yield found
+
+
+async def test_a_job_is_trimmed_to_what_fits_and_grows_when_a_host_comes() -> None:
+    async with crowded("a") as stage, stage.scheduled():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(4)})
+        await stage.until(lambda: len(stage.running()) == 2, "two workers fit")
+        await stage.until(lambda: stage.condition("Admitted") == ("True", "Trimmed"), "it says so")
+        await stage.host("b")
+        await stage.until(lambda: len(stage.running()) == 4, "four workers fit")
+
+
+async def test_what_does_not_fit_waits_and_has_no_pods() -> None:
+    async with crowded("a") as stage, stage.scheduled():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(3, least=3)})
+        await stage.until(lambda: stage.condition("Admitted")[0] == "False", "it waits")
+        assert stage.condition("Admitted")[1] == "TooLarge"
+        assert not stage.pods()
+
+
+async def test_a_new_leader_knows_what_everybody_attained() -> None:
+    async with crowded("a") as stage:
+        async with stage.scheduled():
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(2)})
+            await stage.until(lambda: float(stage.scheduling().get("rate", 0)) > 0, "it is charged for what it has")
+            await stage.until(lambda: not stage.scheduling().get("settling"), "its start is settled")
+        before = stage.scheduling()
+        async with stage.scheduled() as scheduling:
+            await stage.until(lambda: scheduling.scheduler.rounds > 3, "rounds are made")
+            after = stage.scheduling()
+            assert after["target"] == before["target"]
+            assert float(after["v"]) >= float(before["v"])
+            assert len(stage.running()) == 2
+        (lease,) = stage.server.objects(LEASES)
+        assert float(lease["metadata"]["annotations"][MIN_V]) > 0
+
+
+async def test_bad_settings_are_refused_with_an_event_and_the_old_ones_stay() -> None:
+    async with crowded("a") as stage, stage.scheduled() as scheduling:
+        await stage.until(lambda: scheduling.scheduler.rounds > 1, "the settings are read")
+        await stage.configure("{interval: 0.2, weights: {Normal: -1}}")
+        await stage.until(
+            lambda: any(event["reason"] == "SettingsRefused" for event in stage.server.objects(EVENTS)), "an event"
+        )
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(2)})
+        await stage.until(lambda: len(stage.running()) == 2, "it goes on with the old ones")
+    assert "shoal_scheduler_settings_valid 0.0" in stage.metrics
+
+
+async def test_a_service_that_waits_gets_its_room_and_the_job_comes_back() -> None:
+    async with crowded("a") as stage, stage.scheduled():
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(1)})
+        await stage.until(lambda: len(stage.running()) == 1, "it runs")
+        stage.runs = False  # nobody starts the service's Pod meanwhile
+        body = {
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"containers": [{"name": "web", "image": "i", "resources": {"requests": {"cpu": "8"}}}]},
+            "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+        }
+        await stage.client.create(PODS, body)
+        status = {"status": body["status"]}
+        await stage.client.patch(PODS, "web", Merge(status), namespace="default", subresource="status")
+        await stage.until(lambda: stage.condition("Admitted") == ("False", "OnlineService"), "it is put back")
+        await stage.until(lambda: not [name for name in stage.pods() if "-worker-" in name], "its workers are gone")
+        await stage.client.delete(PODS, "web", namespace="default", grace_seconds=0)
+        stage.runs = True
+        await stage.until(lambda: len(stage.running()) == 1, "it is back")
+
+
+# The loop alone --------------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A policy that fails for as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.fails = True
+
+    def __call__(self, snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        if self.fails:
+            raise ZeroDivisionError("the policy divides by zero")
+        return policy("cfs")(snapshot, now, settings)
+
+
+def a_scheduler(found: Policy, wake: Callable[[JobKey, float], None], **more: Any) -> Scheduler:
+    job = JobFacts(key=JobKey("default", "mnist"), uid="u", each=Room(1000), trainer_role="worker", max=2)
+    given: dict[str, Any] = {
+        "hosts": lambda: [HostSeen(name="a", capacity=Amounts(8000, 2**30))],
+        "quotas": list,
+        "ledger": Ledger(),
+        "sources": (lambda: [job],),
+        "policy": lambda name: found,
+        "settings": SchedulerSettings,
+        "wake": wake,
+        "metrics": OperatorMetrics(),
+    }
+    return Scheduler(**{**given, **more})
+
+
+async def test_a_policy_that_fails_takes_nothing_away_and_is_told() -> None:
+    woken: list[JobKey] = []
+    broken = Broken()
+    broken.fails = False
+    scheduler = a_scheduler(broken, lambda key, after: woken.append(key))
+    await scheduler.round()
+    allowed = scheduler.of(JobKey("default", "mnist"), "u")
+    assert allowed is not None
+    assert allowed.is_admitted
+    broken.fails = True
+    woken.clear()
+    for _ in range(3):
+        await scheduler.round()
+    assert scheduler.of(JobKey("default", "mnist"), "u") == allowed
+    assert scheduler.trouble is not None
+    assert "the policy divides by zero" in scheduler.trouble
+    assert woken == [JobKey("default", "mnist")]
+    broken.fails = False
+    await scheduler.round()
+    assert scheduler.trouble is None
+    assert len(woken) >= 2
+
+
+async def test_an_unknown_policy_fails_like_any_other() -> None:
+    scheduler = a_scheduler(Broken(), lambda key, after: None, policy=policy, settings=_unknown)
+    await scheduler.round()
+    assert scheduler.trouble is not None
+    assert "nobody" in scheduler.trouble
+
+
+def _unknown() -> SchedulerSettings:
+    return SchedulerSettings(policy="nobody")
+
+
+async def test_a_place_in_the_queue_is_not_told_at_every_round() -> None:
+    woken: list[JobKey] = []
+    seconds = [0.0]
+    job = JobFacts(key=JobKey("default", "big"), uid="u", each=Room(9000), trainer_role="worker")
+    scheduler = a_scheduler(
+        policy("cfs"), lambda key, after: woken.append(key), sources=(lambda: [job],), clock=lambda: seconds[0]
+    )
+    for _ in range(5):
+        seconds[0] += 1.0
+        await scheduler.round()
+    assert len(woken) == 1
+
+
+async def test_a_new_reign_begins_with_nothing_held() -> None:
+    scheduler = a_scheduler(policy("cfs"), lambda key, after: None)
+    await scheduler.round()
+    scheduler.start(5.0)
+    assert scheduler.of(JobKey("default", "mnist"), "u") is None
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        pytest.param({"settings": "["}, "is no YAML", id="no-yaml"),
+        pytest.param({"other": "x"}, "one key, `settings`", id="another-key"),
+        pytest.param({"settings": "policy: nobody"}, "there is no 'nobody'", id="unknown-policy"),
+        pytest.param({"settings": "polcy: cfs"}, "unknown field `polcy`", id="misspelt"),
+        pytest.param({"settings": "cpu: {grow: 0.9, reclaim: 0.8}"}, "grow <= reclaim", id="contradiction"),
+        pytest.param({"settings": "quotas: {a: {gpu: many}}"}, "quotas.a.gpu", id="no-quantity"),
+        pytest.param({"settings": "headroomByHour: [{cpu: 1}]"}, "24 rooms", id="one-hour-only"),
+        pytest.param({"settings": "3"}, "Expected `object`", id="no-object"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_whole(data: dict[str, str], why: str) -> None:
+    live = LiveSettings(parse=parse_yaml, policies=frozenset({"cfs"}))
+    assert live.hear({"settings": "interval: 7s"}) is None
+    refused = live.hear(data)
+    assert refused is not None
+    assert why in refused
+    assert live().interval == 7.0
+    assert live.hear(None) is None
+    assert live() == SchedulerSettings()

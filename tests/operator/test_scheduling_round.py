@@ -1,0 +1,275 @@
+"""Rounds of the scheduler with the production policy: newcomers, restarts, decisions that are void, what-if."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.core.hosts import Amounts, HostSeen, PodUse
+from shoal.operator.allowances import Allowance
+from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.ledger import Ledger, filled
+from shoal.operator.scheduling.round import Held, Holding, Known, Looks, begin, conclude
+from shoal.operator.scheduling.whatif import what_if
+from shoal.operator.standings import of_status, to_status
+from shoal.scheduler.actuation import Standing
+from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason
+from shoal.scheduler.policies import policy
+from shoal.scheduler.rows import Attained, JobKey, Room
+from shoal.scheduler.settings import SchedulerSettings
+
+SETTINGS = SchedulerSettings(freezing_window=0.0)
+CFS = policy("cfs")
+
+
+def hosts(count: int, gpus: int = 8) -> list[HostSeen]:
+    return [HostSeen(name=f"h-{n}", capacity=Amounts(64_000, 2**38, gpus)) for n in range(count)]
+
+
+def a_job(name: str, least: int = 1, most: int = 4, **more: object) -> JobFacts:
+    given = {
+        "key": JobKey("default", name),
+        "uid": f"{name}-uid",
+        "trainer_role": "trainer",
+        "each": Room(8_000, 2**30, 4),
+        "min": least,
+        "max": most,
+    }
+    return JobFacts(**{**given, **more})  # type: ignore[arg-type]
+
+
+class Cluster:
+    """Hosts and jobs on paper: whatever is allowed runs a second later, where it was planned."""
+
+    def __init__(self, *jobs: JobFacts, count: int = 2) -> None:
+        self.jobs = list(jobs)
+        self.hosts = hosts(count)
+        self.pods: dict[str, PodUse] = {}
+        self.holding: Holding = {}
+        self.min_v, self.now, self._made = 0.0, 1_000.0, 0
+        self.ledger, self.looks, self.counted = Ledger(), Looks(), dict[str, PodUse]()
+        self.last = Decisions()
+
+    @property
+    def known(self) -> Known:
+        return Known(hosts=self.hosts, facts=self.jobs, ledger=filled(self.pods.values()))
+
+    def round(self, seconds: float = 5.0) -> Decisions:
+        self.now += seconds
+        for uid in self.counted.keys() - self.pods.keys():
+            self.ledger.gone(uid)
+        for uid, use in self.pods.items():
+            if self.counted.get(uid) != use:
+                self.ledger.saw(use)
+        self.counted = dict(self.pods)
+        known = replace(self.known, ledger=self.ledger)
+        taken_up = begin(known, self.holding, self.min_v, SETTINGS, looks=self.looks, now=self.now)
+        assert taken_up == begin(self.known, self.holding, self.min_v, SETTINGS, now=self.now), "a look was outdated"
+        decisions = CFS(taken_up.snapshot, self.now, SETTINGS)
+        outcome = conclude(taken_up, decisions, now=self.now)
+        self.holding, self.min_v, self.last = outcome.holding, decisions.min_v, decisions
+        for change in outcome.carried_out:
+            facts = taken_up.facts[change.key]
+            allowance = self.allowance(change.key.name)
+            for name in [use.name for use in self.pods.values() if use.job == facts.uid]:
+                if change.target == 0 or name in allowance.victims:
+                    del self.pods[name]
+            for host, number in change.hosts.items():
+                for _ in range(number):
+                    self._made += 1
+                    name = f"{change.key.name}-{self._made}"
+                    self.pods[name] = PodUse(
+                        namespace="default", name=name, uid=name, amounts=Amounts(*facts.each), job=facts.uid,
+                        role="trainer", host=host, runs=True, is_ready=True, since=self.now,
+                    )  # fmt: skip
+        return decisions
+
+    def settle(self) -> None:
+        for _ in range(60):
+            if not self.round().changes:
+                return
+        raise AssertionError("it does not settle")
+
+    def allowance(self, name: str) -> Allowance:
+        return self.holding[JobKey("default", name)].allowance
+
+    def size(self, name: str) -> int:
+        return sum(use.job == f"{name}-uid" for use in self.pods.values())
+
+    def restart(self) -> None:
+        """Another operator: what it knows stands in the statuses."""
+        self.jobs = [
+            replace(job, standing=of_status(to_status(held.allowance)), victims=held.allowance.victims)
+            for job in self.jobs
+            if (held := self.holding.get(job.key)) is not None
+        ]
+        self.holding = {}
+
+
+def test_a_job_with_room_has_all_it_asks_for() -> None:
+    cluster = Cluster(a_job("a"))
+    cluster.settle()
+    assert cluster.size("a") == 4
+    assert cluster.allowance("a").place is None
+
+
+def test_a_newcomer_gets_its_share_of_a_full_cluster() -> None:
+    cluster = Cluster(a_job("a"))
+    cluster.settle()
+    cluster.jobs.append(a_job("b", created=5.0))
+    cluster.settle()
+    assert (cluster.size("a"), cluster.size("b")) == (2, 2)
+
+
+def test_who_waits_says_for_what_and_at_which_place() -> None:
+    cluster = Cluster(a_job("a", 4, 4))
+    cluster.settle()
+    cluster.jobs += [a_job("b", 3, 3, created=1.0), a_job("huge", 9, 9, created=2.0)]
+    cluster.settle()
+    assert cluster.size("a") == 4
+    waiting = {name: cluster.allowance(name) for name in ("b", "huge")}
+    assert all(each.standing.target == 0 and each.place for each in waiting.values())
+    assert waiting["huge"].code == Code.TOO_LARGE
+    assert waiting["b"].reason
+
+
+def test_a_restart_keeps_what_everybody_attained_and_moves_nobody() -> None:
+    cluster = Cluster(a_job("a"), a_job("b", created=1.0), a_job("c", 4, 4, created=2.0))
+    cluster.settle()
+    before = dict(cluster.holding)
+    cluster.restart()
+    for _ in range(3):
+        assert not cluster.round(1.0).changes
+    for key, held in before.items():
+        earlier, later = held.allowance.standing, cluster.holding[key].allowance.standing
+        assert later.target == earlier.target
+        assert later.waiting_since == earlier.waiting_since
+        assert later.attained.now(cluster.now) >= earlier.attained.now(cluster.now) - 1e-3
+
+
+def test_a_job_that_its_owner_suspends_keeps_what_it_attained() -> None:
+    cluster = Cluster(a_job("a"))
+    cluster.settle()
+    cluster.round(100.0)
+    attained = cluster.allowance("a").standing.attained.now(cluster.now)
+    cluster.jobs, cluster.pods = [a_job("a", suspended=True)], {}
+    cluster.round()
+    resting = cluster.allowance("a")
+    assert (resting.code, resting.standing.target, resting.standing.waiting_since) == ("Suspended", 0, None)
+    cluster.round(1_000.0)
+    cluster.jobs = [a_job("a")]
+    cluster.settle()
+    assert cluster.size("a") == 4
+    assert cluster.allowance("a").standing.attained.now(cluster.now) >= attained
+
+
+def test_another_job_of_the_same_name_is_a_newcomer() -> None:
+    cluster = Cluster(a_job("a"))
+    cluster.settle()
+    cluster.jobs, cluster.pods = [a_job("a", uid="another")], {}
+    cluster.round()
+    assert cluster.allowance("a").standing.attained.at == cluster.now
+
+
+def test_a_job_that_nobody_asked_anything_for_takes_no_part_and_may_hold_a_master() -> None:
+    few = replace(SETTINGS, max_starting_masters=1)
+    jobs = [a_job("a", asks=False), a_job("b", asks=False, created=1.0)]
+    taken_up = begin(Known(hosts=hosts(1), facts=jobs, ledger=filled([])), {}, 0.0, few, now=9.0)
+    assert taken_up.snapshot.jobs == ()
+    allowances = [held.allowance for held in taken_up.holding.values()]
+    assert [each.code for each in allowances] == ["WaitingForPlan"] * 2
+    assert [each.starts_master for each in allowances] == [True, False]
+
+
+def test_a_decision_on_another_target_than_there_is_is_void() -> None:
+    cluster = Cluster(a_job("a"))
+    cluster.settle()
+    taken_up = begin(cluster.known, cluster.holding, 0.0, SETTINGS, now=cluster.now)
+    reason = Reason(code=Code.FAIRNESS, text="it has had more")
+    stale = Change(key=JobKey("default", "a"), action=Action.SHRINK, target=1, before=3, reason=reason)
+    outcome = conclude(taken_up, Decisions(changes=(stale,)), now=cluster.now)
+    assert outcome.carried_out == ()
+    assert outcome.holding == taken_up.holding
+
+
+def test_victims_that_are_still_there_stay_named_when_more_have_to_go() -> None:
+    job = a_job("a", 1, 4)
+    pods = [
+        PodUse(namespace="default", name=f"p-{n}", uid=f"p-{n}", amounts=Amounts(*job.each), job=job.uid,
+               role="trainer", host=f"h-{n}", runs=True, since=float(n))
+        for n in range(4)
+    ]  # fmt: skip
+    known = Known(hosts=hosts(4), facts=[job], ledger=filled(pods))
+    before = Allowance(standing=Standing(target=3, attained=Attained(at=1.0)), victims=("p-0",))
+    taken_up = begin(known, {job.key: Held(uid=job.uid, allowance=before)}, 0.0, SETTINGS, now=2.0)
+    assert [host for host, _ in taken_up.views[job.key].going] == ["h-0"]
+    reason = Reason(code=Code.SERVICE, text="a service needs it")
+    change = Change(
+        key=job.key, action=Action.SHRINK, target=2, before=3, victims={"h-1": 1}, reason=reason, mandatory=True
+    )
+    held = conclude(taken_up, Decisions(changes=(change,)), now=2.0).holding[job.key]
+    assert held.allowance.victims == ("p-0", "p-1")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=1, max_size=8),
+    st.integers(1, 6),
+    st.lists(st.integers(0, 7), max_size=4),
+)
+def test_jobs_that_come_and_go_never_have_more_than_there_is(
+    sizes: list[tuple[int, int]], count: int, ends: list[int]
+) -> None:
+    jobs = [a_job(f"j{n}", least, least + more, created=float(n)) for n, (least, more) in enumerate(sizes)]
+    cluster = Cluster(count=count)
+    for job in jobs:
+        cluster.jobs.append(job)
+        cluster.round()
+    cluster.settle()
+    for number in ends:
+        gone = {job.key for job in jobs[number : number + 1]}
+        cluster.jobs = [job for job in cluster.jobs if job.key not in gone]
+        cluster.pods = {n: use for n, use in cluster.pods.items() if use.job in {job.uid for job in cluster.jobs}}
+        cluster.restart()
+        cluster.settle()
+    for host in cluster.hosts:
+        assert sum(use.amounts.gpu for use in cluster.pods.values() if use.host == host.name) <= host.capacity.gpu
+    for job in cluster.jobs:
+        size = cluster.size(job.key.name)
+        assert size == 0 or job.min <= size <= job.max
+        assert size == cluster.allowance(job.key.name).standing.target
+
+
+# What if ---------------------------------------------------------------------------------------------------------
+
+
+def ask(cluster: Cluster, job: JobFacts, **more: float) -> object:
+    return what_if(
+        cluster.known, cluster.pods.values(), job, CFS, SETTINGS, min_v=cluster.min_v, now=cluster.now, **more
+    )
+
+
+def test_with_room_a_job_would_start_at_once_and_nobody_shrinks() -> None:
+    cluster = Cluster(a_job("a", 1, 2))
+    cluster.settle()
+    answer = ask(cluster, a_job("new", 1, 2))
+    assert (answer.starts_in, answer.trainers, answer.effects) == (0, 2, ())
+
+
+def test_without_room_it_is_said_who_would_shrink() -> None:
+    cluster = Cluster(a_job("a", 1, 4))
+    cluster.settle()
+    cluster.restart()
+    answer = ask(cluster, a_job("new", 2, 2, created=9e9))
+    assert answer.starts_in is not None
+    assert [(each.key.name, each.before, each.after) for each in answer.effects] == [("a", 4, 2)]
+
+
+def test_what_would_never_start_is_said_with_the_reason() -> None:
+    cluster = Cluster(a_job("a", 4, 4))
+    cluster.settle()
+    cluster.restart()
+    answer = ask(cluster, a_job("new", 9, 9), horizon=60.0)
+    assert answer.starts_in is None
+    assert answer.waits_for
+    assert answer.place is not None

@@ -1,0 +1,324 @@
+"""One decision about one TrainingJob: what is made of which snapshot, and what is said about it."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.builders import SETTINGS
+from tests.operator.training.builders import a_job, a_pod, a_workload, allowed, elastic, plan_for
+from tests.operator.training.world import World
+
+from shoal.api.trainingjob import Phase, TrainingRole
+from shoal.core.pods import PodPhase, Trouble
+from shoal.operator.training.alone import everything
+from shoal.operator.training.trainers import plan_trainers
+
+TRAINER, PSERVER, MASTER, ETCD = (
+    TrainingRole.TRAINER,
+    TrainingRole.PSERVER,
+    TrainingRole.MASTER,
+    TrainingRole.ETCD,
+)
+
+
+def made(plan: object) -> list[str]:
+    return sorted(each["metadata"]["name"] for each in plan.create)  # type: ignore[attr-defined]
+
+
+def said(world: World, kind: str) -> tuple[str, str]:
+    found = world.job.status.conditions[kind]
+    return str(found.status), found.reason
+
+
+def running(**spec: object) -> World:
+    """A job that is admitted with two trainers and runs."""
+    world = World(a_job(**{"trainer": elastic(), **spec}))
+    world.allowance = allowed(2)
+    world.settle()
+    return world
+
+
+def test_a_job_that_was_never_admitted_gets_nothing() -> None:
+    plan = plan_for(a_job(master={}))
+    assert (plan.create, plan.ensure) == ((), ())
+    assert plan.status.conditions["Admitted"].reason == "WaitingForScheduler"
+    waiting = plan_for(a_job(), allowance=allowed(0, code="QuotaExceeded", reason="cpu: 8 of 8 in use", place=3))
+    assert waiting.create == ()
+    assert waiting.status.phase is Phase.PENDING
+    assert waiting.status.reason == "place 3 in the queue: cpu: 8 of 8 in use"
+    assert waiting.status.conditions["QuotaExceeded"].status == "True"
+
+
+def test_an_admitted_gang_is_made_at_once() -> None:
+    job = a_job(trainer=elastic(2, 4), pserver={"min-instance": 2}, master={"etcd-replicas": 3})
+    plan = plan_for(job, allowance=allowed(2))
+    assert made(plan) == ["job-etcd", "job-master", "job-pserver", "job-trainer"]
+    counts = {
+        each["metadata"]["name"]: each["spec"].get("replicas", each["spec"].get("parallelism")) for each in plan.create
+    }
+    assert counts == {"job-etcd": 3, "job-master": 1, "job-pserver": 2, "job-trainer": 2}
+    assert plan.status.memory.target == 2
+
+
+def test_without_a_master_there_is_no_etcd() -> None:
+    assert made(plan_for(a_job(), allowance=allowed(1))) == ["job-trainer"]
+
+
+def test_after_a_restart_a_job_keeps_what_it_has() -> None:
+    world = running(pserver={})
+    before = (world.live(), world.live(PSERVER))
+    world.allowance = None
+    world.settle()
+    assert (world.live(), world.live(PSERVER)) == before
+    assert world.job.status.phase is Phase.RUNNING
+
+
+def test_growth_is_one_number() -> None:
+    world = running()
+    world.allowance = allowed(4)
+    plan = world.step()
+    assert [(each.name, each.count) for each in plan.resize] == [("job-trainer", 4)]
+    world.control()
+    world.step()
+    assert world.job.status.phase is Phase.SCALING
+    world.settle()
+    assert (len(world.running()), world.job.status.phase) == (4, Phase.RUNNING)
+    assert [(each.before, each.after) for each in world.job.memory.records] == [(0, 2), (2, 4)]
+
+
+def test_who_was_chosen_is_evicted_and_the_number_lowered_before_they_are_gone() -> None:
+    world = running()
+    world.allowance = allowed(4)
+    world.settle()
+    oldest, other = world.running()[0], world.running()[2]
+    world.allowance = allowed(2, victims=(oldest, other))
+    plan = world.step()
+    assert [each.name for each in plan.evict] == [oldest, other]
+    assert not plan.resize  # not yet: the Job controller would choose by itself
+    plan = world.step()
+    assert [(each.name, each.count) for each in plan.resize] == [("job-trainer", 2)]
+    assert any(pod.deleting for pod in world.pods.values())
+    world.settle()
+    assert len(world.live()) == 2
+    assert not {oldest, other} & set(world.live())
+    assert world.workloads["job-trainer"].failed == 0
+
+
+def test_trainers_without_a_host_need_no_eviction() -> None:
+    job = a_job(trainer=elastic())
+    batch = a_workload(job, TRAINER, 4)
+    pods = [a_pod(0), a_pod(1), *(a_pod(n, phase=PodPhase.PENDING, host="", ready=False) for n in (2, 3))]
+    step = plan_trainers(batch, pods, 2, victims=("job-trainer-0",))
+    assert (step.parallelism, step.evict) == (2, ())
+
+
+def test_a_job_that_is_about_to_end_does_not_grow() -> None:
+    batch = a_workload(a_job(), TRAINER, 2, succeeded=1)
+    assert plan_trainers(batch, [a_pod(0)], 4).parallelism is None
+
+
+@given(
+    st.integers(0, 6),
+    st.lists(st.sampled_from(["runs", "waits", "leaves", "failed"]), max_size=8),
+    st.permutations([f"job-trainer-{n}" for n in range(8)]),
+    st.integers(0, 8),
+)
+def test_a_shrink_takes_exactly_the_excess_and_the_named_first(
+    target: int, states: list[str], order: list[str], named: int
+) -> None:
+    shapes = {
+        "runs": {},
+        "waits": {"phase": PodPhase.PENDING, "host": "", "ready": False},
+        "leaves": {"deleting": True},
+        "failed": {"phase": PodPhase.FAILED},
+    }
+    pods = [a_pod(n, **shapes[state]) for n, state in enumerate(states)]
+    victims = order[:named]
+    batch = a_workload(a_job(), TRAINER, max(len(states), target + 1))
+    step = plan_trainers(batch, pods, target, victims)
+    gone = [pod.name for pod in step.evict]
+    ran = [pod.name for pod, state in zip(pods, states, strict=True) if state == "runs"]
+    assert set(gone) <= set(ran)
+    assert len(gone) == max(0, len(ran) - target)
+    wanted = [name for name in victims if name in ran]
+    assert gone[: len(wanted)] == wanted[: len(gone)]
+    assert (step.parallelism == target) is not bool(gone)
+
+
+def test_the_budget_is_so_many_failures_for_each_trainer() -> None:
+    world = running(trainer={**elastic(1, 4), "max-restarts": 2})
+    for failure in range(4):
+        world.end(world.running()[0], well=False)
+        world.settle()
+        assert world.job.status.phase is Phase.RUNNING, failure
+    world.end(world.running()[0], well=False)
+    world.settle()
+    assert world.job.status.phase is Phase.FAILED
+    assert "5 trainers failed, 4 are allowed: 2 for each trainer; the last:" in world.job.status.reason
+    assert world.live() == []
+    assert world.notices.count("TrainerFailed") == 4
+
+
+def test_lost_hosts_and_evictions_are_not_counted() -> None:
+    world = running(trainer={**elastic(1, 4), "max-restarts": 0})
+    for _ in range(3):
+        world.end(world.running()[0], well=False, disrupted=True)
+        world.settle()
+    assert world.job.status.phase is Phase.RUNNING
+
+
+def test_failures_count_on_over_a_suspension() -> None:
+    world = running(trainer={**elastic(1, 4), "max-restarts": 1})
+    for _ in range(2):
+        world.end(world.running()[0], well=False)
+        world.settle()
+    world.allowance = allowed(0)
+    world.settle()
+    assert (world.live(), world.job.status.phase) == ([], Phase.PENDING)
+    world.allowance = allowed(2)
+    world.settle()
+    assert (len(world.running()), world.job.memory.failures) == (2, 2)
+    world.end(world.running()[0], well=False)
+    world.settle()
+    assert world.job.status.phase is Phase.FAILED
+
+
+def test_when_the_trainers_succeed_whoever_served_them_is_stopped() -> None:
+    world = running(pserver={}, master={})
+    for name in world.running():
+        world.end(name, well=True)
+    world.settle()
+    assert world.job.status.phase is Phase.SUCCEEDED
+    assert said(world, "Succeeded") == ("True", "TrainersSucceeded")
+    assert {each.name: each.wanted for each in world.workloads.values()} == {
+        "job-master": 0,
+        "job-etcd": 0,
+        "job-pserver": 0,
+        "job-trainer": 2,
+    }
+
+
+def test_suspended_by_its_owner_it_has_no_pods() -> None:
+    world = running(master={}, pserver={})
+    spec = world.job.spec
+    assert spec is not None
+    world.job = replace(world.job, spec=replace(spec, suspend=True))
+    world.settle()
+    assert world.pods == {}
+    assert said(world, "Admitted") == ("False", "Suspended")
+    world.job = replace(world.job, spec=replace(spec, suspend=False))
+    world.settle()
+    assert world.job.status.phase is Phase.RUNNING
+    assert [each.after for each in world.job.memory.records] == [2, 0, 2]
+
+
+def test_what_changed_while_it_was_suspended_is_made_anew() -> None:
+    world = running(pserver={})
+    old = world.workloads["job-pserver"]
+    world.allowance = allowed(0)
+    world.settle()
+    changed = a_job(trainer=elastic(), pserver={}, image="another")
+    world.job = replace(world.job, spec=changed.spec)
+    world.settle()
+    assert "job-pserver" not in world.workloads
+    world.allowance = allowed(2)
+    world.settle()
+    assert world.workloads["job-pserver"].form != old.form
+
+
+def test_servers_follow_where_trainers_see_them() -> None:
+    servers = {"min-instance": 1, "max-instance": 3}
+    world = running(pserver=servers, master={})
+    world.allowance = allowed(4, servers=3)
+    world.settle()
+    assert len(world.live(PSERVER)) == 3
+    assert said(world, "ServersFixed") == ("False", "AsAsked")
+    plain = running(pserver=servers)
+    plain.allowance = allowed(4, servers=3)
+    plain.settle()
+    assert len(plain.live(PSERVER)) == 1
+    assert said(plain, "ServersFixed") == ("True", "TrainersCannotFollow")
+
+
+def test_new_bounds_reach_the_master() -> None:
+    world = running(master={})
+    old = world.workloads["job-master"].uid
+    world.job = replace(world.job, spec=a_job(trainer=elastic(1, 6), master={}).spec, generation=2)
+    world.allowance = allowed(6)
+    world.settle()
+    assert world.workloads["job-master"].uid != old
+    assert len(world.running()) == 6
+
+
+def test_a_new_operator_leaves_what_runs_alone() -> None:
+    world = running(master={}, pserver={})
+    before = (dict(world.workloads), world.live(), world.live(MASTER))
+    world.settings = replace(SETTINGS, image="shoal:next", etcd_image="etcd:next")
+    world.settle()
+    assert (world.workloads, world.live(), world.live(MASTER)) == before
+
+
+def test_no_image_is_said() -> None:
+    job = a_job(image=None)
+    plan = plan_for(job, allowance=allowed(1))
+    assert plan.create == ()
+    assert plan.status.conditions["ImageMissing"].status == "True"
+    assert plan_for(job, allowance=allowed(1), settings=replace(SETTINGS, training_image="a")).create
+
+
+def test_what_cannot_be_read_is_said_and_left_alone() -> None:
+    job = replace(a_job(), spec=None, invalid="spec.trainer: it is missing")
+    plan = plan_for(job, allowance=allowed(3))
+    assert (plan.create, plan.resize) == ((), ())
+    assert plan.status.conditions["Degraded"].reason == "InvalidSpec"
+    assert [each.reason for each in plan.notices] == ["InvalidSpec"]
+
+
+def test_a_job_that_is_being_deleted_is_left_to_kubernetes() -> None:
+    world = running()
+    world.job = replace(world.job, deleting=True)
+    plan = world.step()
+    assert (plan.resize, plan.delete, plan.status) == ((), (), world.job.status)
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        (
+            a_pod(9, phase=PodPhase.PENDING, host="", trouble=Trouble(reason="Unschedulable", message="0/3")),
+            "Unschedulable",
+        ),
+        (a_pod(9, phase=PodPhase.PENDING, trouble=Trouble(reason="ImagePullFailed", message="no")), "ImagePullFailed"),
+    ],
+)
+def test_why_a_pod_does_not_run_is_said(pod: object, reason: str) -> None:
+    job = a_job()
+    plan = plan_for(job, allowance=allowed(1), workloads=(a_workload(job, TRAINER, 1),), pods=(pod,))
+    assert plan.status.phase is Phase.CREATING
+    assert plan.status.conditions["Degraded"].reason == reason
+    assert plan.status.conditions["Ready"].reason == reason
+
+
+def test_a_smaller_most_counts_before_the_scheduler_has_heard_of_it() -> None:
+    world = running()
+    world.allowance = allowed(4)
+    world.settle()
+    world.job = replace(world.job, spec=a_job(trainer=elastic(1, 3)).spec)
+    world.settle()
+    assert len(world.running()) == 3
+
+
+def test_only_the_last_ten_resizes_are_kept() -> None:
+    world = running()
+    for number in range(14):
+        world.allowance = allowed(1 + number % 2)
+        world.settle()
+    assert len(world.job.memory.records) == 10
+
+
+def test_where_nobody_arbitrates_a_job_gets_what_it_asks_for() -> None:
+    job = a_job(trainer=elastic(1, 4), pserver={"max-instance": 2})
+    found = everything(job)
+    assert found is not None
+    assert (found.standing.target, found.servers) == (4, 2)

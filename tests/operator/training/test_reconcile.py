@@ -1,0 +1,165 @@
+"""The controller of TrainingJobs with everything real but the API server: what it writes, and what survives a crash."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.api.builders import a_training_job
+from tests.operator.training.builders import allowed, elastic
+from tests.operator.training.stage import TrainingStage, a_training_stage
+
+from shoal.platforms.kubernetes.client import Merge
+from shoal.platforms.kubernetes.errors import Permission
+from shoal.platforms.kubernetes.kinds import TRAINING_JOBS
+from shoal.platforms.kubernetes.objects import SECRETS, SERVICES
+from shoal.platforms.kubernetes.workloads import JOBS, REPLICA_SETS, STATEFUL_SETS
+
+WHOLE = {"trainer": elastic(1, 4), "pserver": {"min-instance": 2}, "master": {}}
+
+
+async def scenario(stage: TrainingStage) -> None:
+    """Wait, be admitted, grow, shrink, be suspended and come back, succeed."""
+    await stage.apply(a_training_job(**WHOLE))
+    await stage.until(lambda: stage.is_in("Pending"), "it waits")
+    beside = {"master": 1, "etcd": 1, "pserver": 2}
+    for target, phase in ((2, "Running"), (4, "Running"), (1, "Running"), (0, "Pending"), (2, "Running")):
+        stage.allow("job", allowed(target))
+        wanted = {**beside, "trainer": target} if target else {}
+        await stage.until(lambda phase=phase, wanted=wanted: stage.is_in(phase, **wanted), f"{target} trainers")
+    stage.finish()
+    await stage.until(lambda: stage.is_in("Succeeded"), "it succeeds")
+
+
+def outcome(stage: TrainingStage) -> dict[str, Any]:
+    """What the end is compared by: all that is not a time, a uid, or a number that Kubernetes made up."""
+    status = stage.status()
+    return {
+        "phase": status["phase"],
+        "conditions": {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]},
+        "records": [(each["from"], each["to"]) for each in status["scaleRecords"]],
+        "sizes": {
+            each["metadata"]["name"]: each["spec"].get("replicas", each["spec"].get("parallelism"))
+            for kind in (REPLICA_SETS, STATEFUL_SETS, JOBS)
+            for each in stage.server.objects(kind)
+        },
+        "names": sorted(each["metadata"]["name"] for each in stage.server.objects(SERVICES)),
+        "secrets": [each["metadata"]["name"] for each in stage.server.objects(SECRETS)],
+    }
+
+
+@asynccontextmanager
+async def relayed(stage: TrainingStage, crash_after: int) -> AsyncIterator[None]:
+    """An operator that dies after so many writes, and then one that does not."""
+
+    async def relay() -> None:
+        async with stage.operator(crash_after=crash_after) as first:
+            await first.crashed.wait()
+        async with stage.operator():
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(relay())
+    try:
+        while not hasattr(stage, "wake"):
+            await asyncio.sleep(0.001)
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+@pytest.mark.parametrize("every", [13, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+async def test_the_end_is_the_same_whichever_write_was_the_last(every: int) -> None:
+    async with a_training_stage() as stage, stage.operator() as operator:
+        await scenario(stage)
+        expected, writes = outcome(stage), operator.writes
+    assert expected["phase"] == "Succeeded"
+    assert expected["records"] == [(0, 2), (2, 4), (4, 1), (1, 0), (0, 2)]
+    assert writes > 20
+    for crash_after in range(0, writes, every):
+        async with a_training_stage() as stage, relayed(stage, crash_after):
+            await scenario(stage)
+            await stage.until(lambda stage=stage: outcome(stage) == expected, f"crash after write {crash_after}")
+
+
+async def test_nothing_is_written_where_nothing_changes() -> None:
+    async with a_training_stage() as stage, stage.operator() as operator:
+        await stage.apply(a_training_job(**WHOLE))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(2))
+        await stage.until(lambda: stage.is_in("Running", master=1, etcd=1, pserver=2, trainer=2), "it runs")
+        await asyncio.sleep(0.2)
+        before = operator.writes
+        for _ in range(5):
+            stage.wake()
+            await asyncio.sleep(0.05)
+        assert operator.writes == before
+
+
+async def test_all_that_was_made_goes_with_the_job() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        await stage.apply(a_training_job(**WHOLE))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(1))
+        await stage.until(lambda: stage.is_in("Running", master=1, etcd=1, pserver=2, trainer=1), "it runs")
+        await stage.client.delete(TRAINING_JOBS, "job", namespace="default")
+        left = (REPLICA_SETS, STATEFUL_SETS, JOBS, SERVICES, SECRETS)
+        await stage.until(lambda: not any(stage.server.objects(kind) for kind in left), "nothing is left")
+
+
+async def test_what_the_server_refuses_is_said_and_tried_again() -> None:
+    refuses = True
+
+    def allow(_user: str, permission: Permission) -> bool:
+        return not (refuses and (permission.verb, permission.resource) == ("create", "jobs"))
+
+    async with a_training_stage(allow=allow) as stage, stage.operator():
+        await stage.apply(a_training_job(pserver={}))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(1))
+        await stage.until(lambda: "Forbidden" in reasons(stage), "it says why")
+        assert len(stage.running("pserver")) == 1  # what has nothing to do with it goes on
+        refuses = False
+        await stage.until(lambda: stage.is_in("Running", pserver=1, trainer=1), "it runs after all")
+        assert "Forbidden" not in reasons(stage)
+        assert "Forbidden" in stage.events()
+
+
+async def test_a_name_that_is_taken_is_left_alone() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        theirs = {"metadata": {"name": "job-trainer", "namespace": "default"}, "spec": {"parallelism": 7}}
+        await stage.client.create(JOBS, {**theirs, "spec": {"parallelism": 0, "template": {"metadata": {}}}})
+        await stage.apply(a_training_job())
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(1))
+        await stage.until(lambda: "NameConflict" in reasons(stage), "it says why")
+        (job,) = stage.server.objects(JOBS)
+        assert "ownerReferences" not in job["metadata"]
+
+
+async def test_a_scheduler_that_fails_is_said_and_nothing_stops() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        await stage.apply(a_training_job())
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(1))
+        await stage.until(lambda: stage.is_in("Running", trainer=1), "it runs")
+        stage.words.trouble = "the scheduler fails, what was decided last stays: ZeroDivisionError"
+        stage.wake()
+        await stage.until(lambda: "SchedulerFails" in reasons(stage), "it says so")
+        assert stage.is_in("Running", trainer=1)
+
+
+async def test_a_spec_that_breaks_the_rules_of_today_is_said() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        await stage.apply(a_training_job(trainer={"min-instance": 3, "max-instance": 2}))
+        await stage.until(lambda: "InvalidSpec" in reasons(stage), "it is said")
+        assert "min-instance must not exceed max-instance" in stage.status()["reason"]
+        change = Merge({"spec": {"trainer": {"max-instance": 3}}})
+        await stage.client.patch(TRAINING_JOBS, "job", change, namespace="default")
+        stage.allow("job", allowed(3))
+        await stage.until(lambda: stage.is_in("Running", trainer=3), "mended, it runs")
+
+
+def reasons(stage: TrainingStage) -> set[str]:
+    return {each["reason"] for each in stage.status().get("conditions", []) if each["status"] == "True"}

@@ -1,0 +1,80 @@
+"""Random clusters in the middle of their lives, for properties."""
+
+import random
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from tests.scheduler.world import World, a_host, a_job, a_service, room
+
+from shoal.scheduler.rows import Host, Job, Part, Priority, Quota, Servers
+from shoal.scheduler.settings import SchedulerSettings
+
+POOLS = ("", "", "", "west")
+
+
+def random_host(name: str, chance: random.Random) -> Host:
+    gpus = chance.choice([0, 0, 4, 8])
+    cores = chance.choice([8, 12, 24, 32]) + 4 * gpus
+    return a_host(name, cores, 128, gpus, others=room(chance.choice([0, 0.25, 1]), 1), pool=chance.choice(POOLS))
+
+
+def random_job(name: str, chance: random.Random) -> Job:
+    gpus = chance.choice([0, 0, 1, 2])
+    least = chance.randint(1, 4)
+    return a_job(
+        name,
+        least,
+        least + chance.choice([0, 0, 2, 6, 12, 40]),
+        each=room(max(chance.choice([1, 2, 5]), 2 * gpus), chance.choice([1, 4]), gpus),
+        namespace=chance.choice(["ant", "bee"]),
+        priority=chance.choice(list(Priority)),
+        created=float(chance.randint(0, 3)),
+        unit=chance.choice([1, 1, 1, 1, 2]),
+        fixed=(Part(role="master", each=room(1, 1), count=1),) if chance.random() < 0.4 else (),
+        servers=Servers(each=room(1, 1), min=0, max=6, per_trainer=0.5) if chance.random() < 0.15 else None,
+        pools=chance.choice([None, None, None, frozenset({"west"}), frozenset({"", "west"})]),
+    )
+
+
+def random_events(world: World, chance: random.Random) -> None:
+    """What happens between two rounds that no policy decides."""
+    if chance.random() < 0.25:
+        for _ in range(chance.randint(1, 5)):
+            name = f"nginx-{len(world.log)}-{len(world.services)}-{chance.randint(0, 10**9)}"
+            gpus = chance.choice([0, 0, 0, 1])
+            pod = a_service(name, chance.choice([1, 3, 8, 100]), 1, gpus, since=world.now)
+            world.services.append(pod)
+    if chance.random() < 0.2:
+        name = chance.choice(sorted(world.hosts))
+        world.hosts[name] = replace(world.hosts[name], open=not world.hosts[name].open)
+    for key in [key for key in world.jobs if chance.random() < 0.03]:
+        world.finish(key)
+    for key in [key for key in world.jobs if chance.random() < 0.03]:
+        world.jobs[key] = replace(world.jobs[key], max=max(world.jobs[key].min, world.jobs[key].max // 2))
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, hosts: int = 200, jobs: int = 100, rounds: int = 4, freezing: bool = True) -> World:
+    """A cluster of up to so many hosts and jobs, some rounds after its start."""
+    chance = random.Random(draw(st.integers(0, 2**32), label="seed"))
+    number_of_hosts, number_of_jobs = (
+        draw(st.integers(1, hosts), label="hosts"),
+        draw(st.integers(1, jobs), label="jobs"),
+    )
+    past = draw(st.integers(0, rounds), label="rounds")
+    settings = SchedulerSettings(
+        freezing_window=chance.choice([0.0, 60.0]) if freezing else 0.0, max_moves=chance.choice([1, 40])
+    )
+    world = World.of(
+        (random_host(f"host-{number:03}", chance) for number in range(number_of_hosts)),
+        (random_job(f"job-{number:03}", chance) for number in range(number_of_jobs)),
+        settings=settings,
+        grace=chance.choice([0.0, 30.0]),
+        quotas={"ant": Quota(cpu=chance.choice([8, 40]) * 1_000, pods=50)} if chance.random() < 0.3 else {},
+    )
+    for _ in range(past):
+        decisions = world.round()
+        world.bind_services(decisions)
+        world.wait(chance.choice([1.0, 5.0, 70.0, 2_000.0]))
+        random_events(world, chance)
+    return world

@@ -1,0 +1,289 @@
+"""What holds of every round of `cfs` and `fulfillment`, whatever the cluster (§3.4 of the specification)."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.scheduler.clusters import worlds
+from tests.scheduler.reference import plan_plainly
+from tests.scheduler.world import World
+
+from shoal.scheduler.budgets import Quotas, limits
+from shoal.scheduler.columns import least_size, most_size
+from shoal.scheduler.decisions import Action, Code, Decisions
+from shoal.scheduler.keys import cfs_keys, fulfillment_keys
+from shoal.scheduler.policies import policy
+from shoal.scheduler.rows import Job, Room
+from shoal.scheduler.snapshot import Snapshot
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+both = pytest.mark.parametrize("name", ["cfs", "fulfillment"])
+few = settings(max_examples=50, suppress_health_check=SLOW)
+small = worlds(hosts=30, jobs=25)
+large = worlds(hosts=200, jobs=100, rounds=2)
+
+
+def decide(world: World, name: str = "cfs") -> Decisions:
+    return policy(name)(world.snapshot(), world.now, world.settings)
+
+
+def check_everything(world: World, name: str) -> None:
+    """The properties that one round shows by itself."""
+    before = {key: world.row(key) for key in world.jobs}
+    decisions = decide(world, name)
+    check_steps(world, decisions)
+    check_sizes(before, decisions)
+    check_hosts(before, decisions, world)
+    check_services_come_first(world, decisions)
+    check_reasons(before, decisions)
+    check_scarcity(before, decisions)
+    check_queue(before, decisions)
+    world.carry_out(decisions)
+    check_room(world)
+    check_nothing_is_left(world, decisions)
+
+
+def check_steps(world: World, decisions: Decisions) -> None:
+    assert decisions.steps <= sum(job.max - job.min for job in world.jobs.values()) + len(world.jobs)
+
+
+def check_sizes(before: dict, decisions: Decisions) -> None:
+    for change in decisions.changes:
+        job = before[change.key]
+        assert change.before == job.target
+        assert change.target != change.before
+        if change.action is not Action.SUSPEND:
+            assert job.min <= change.target <= job.max
+            assert change.target % job.unit == 0 or change.target in (job.min, least_size(job))
+    changed = {change.key for change in decisions.changes}
+    assert len(changed) == len(decisions.changes)
+    for key, job in before.items():
+        assert key in changed or not job.is_admitted or job.target <= most_size(job)
+
+
+def check_hosts(before: dict, decisions: Decisions, world: World) -> None:
+    """Every Pod that is planned has a host that takes it, every one that goes has one it goes from."""
+    for change in decisions.changes:
+        job: Job = before[change.key]
+        for name in change.hosts:
+            host = world.hosts[name]
+            assert host.open
+            assert job.pools is None or host.pool in job.pools
+        if change.action in (Action.ADMIT, Action.GROW):
+            assert sum(change.hosts.values()) == change.target - change.before
+            assert not change.victims
+        elif change.action is Action.SHRINK:
+            assert not change.hosts
+            assert sum(change.victims.values()) == change.before - change.target - pending_lost(job, change.target)
+            assert all(count <= job.placed[name] for name, count in change.victims.items())
+        if change.action is Action.ADMIT:
+            places = {role: sum(there.values()) for role, there in change.fixed_hosts.items()}
+            assert all(places[part.role] == part.count for part in job.fixed)
+
+
+def pending_lost(job: Job, target: int) -> int:
+    """Trainers that go before they ever had a host."""
+    return min(job.pending, job.target - target)
+
+
+def check_services_come_first(world: World, decisions: Decisions) -> None:
+    """Nobody grows while a service Pod has no host that has room now."""
+    ignored = {(n.namespace, n.name) for n in decisions.nominations if n.host is None}
+    waiting = [pod for pod in world.services if (pod.namespace, pod.name) not in ignored]
+    young = [pod for pod in waiting if world.now - pod.since < world.settings.reserve_after]
+    homeless = [
+        pod for pod in waiting if not any(world.free(h.name).holds(pod.each) for h in world.hosts.values() if h.open)
+    ]
+    if young or homeless:
+        assert not [change for change in decisions.changes if change.action in (Action.ADMIT, Action.GROW)]
+    for nomination in decisions.nominations:
+        assert nomination.reason
+
+
+def check_reasons(before: dict, decisions: Decisions) -> None:
+    for change in decisions.changes:
+        assert change.reason.text
+        if change.action in (Action.SHRINK, Action.SUSPEND):
+            assert change.beneficiary
+        else:
+            assert change.beneficiary is None
+            assert not change.mandatory
+            assert change.reason.code in (Code.ADMITTED, Code.FREE_ROOM, Code.FAIRNESS)
+        is_voluntary = change.reason.code in (Code.FREE_ROOM, Code.FAIRNESS)
+        assert change.mandatory is (not is_voluntary and change.action in (Action.SHRINK, Action.SUSPEND))
+
+
+def check_scarcity(before: dict, decisions: Decisions) -> None:
+    """Whoever gives room to a job has something of what that job asks for."""
+    asks = {str(key): job for key, job in before.items()}
+    for change in decisions.changes:
+        if change.reason.code in (Code.MAKE_ROOM, Code.FAIRNESS) and change.beneficiary in asks:
+            gives, gets = before[change.key], asks[change.beneficiary]
+            wanted = [gets.each, *(part.each for part in gets.fixed), *([gets.servers.each] if gets.servers else [])]
+            assert any(a and b for pod in wanted for a, b in zip(gives.each, pod, strict=True))
+
+
+def check_queue(before: dict, decisions: Decisions) -> None:
+    """Whoever is not started waits, with a place; every place is taken once."""
+    started = {change.key for change in decisions.changes if change.action is Action.ADMIT}
+    waiting = {key for key, job in before.items() if not job.is_admitted} - started
+    assert {wait.key for wait in decisions.waits} == waiting
+    assert [wait.place for wait in decisions.waits] == list(range(1, len(waiting) + 1))
+    assert all(wait.reason.text for wait in decisions.waits)
+    assert sum(wait.starts_master for wait in decisions.waits) <= 10
+
+
+def check_room(world: World) -> None:
+    """Nobody has more than there is, once those who were told to leave have left."""
+    for name in world.hosts:
+        assert min(world.free(name, with_leaving=False)) >= 0, name
+
+
+def check_nothing_is_left(world: World, decisions: Decisions) -> None:
+    """Work-conserving: no job that may grow finds room for one more trainer within the budgets. What a fairness move
+    leaves over is for the next round."""
+    if any(change.reason.code is Code.FAIRNESS for change in decisions.changes):
+        return
+    if decisions.nominations or any(wait.reason.code in (Code.RESERVED, Code.QUEUED) for wait in decisions.waits):
+        return
+    capacity, used = Room(), Room()
+    open_hosts = [host for host in world.hosts.values() if host.open]
+    free = {host.name: world.free(host.name, with_leaving=False) for host in open_hosts}
+    for host in open_hosts:
+        capacity, used = capacity.plus(host.capacity), used.plus(host.capacity.minus(free[host.name]))
+    most = limits(capacity, world.now, world.settings).grow
+    quotas = Quotas(world.snapshot())
+    gave = {change.key for change in decisions.changes if change.action is Action.SHRINK}
+    for key in world.jobs:
+        job = world.row(key)
+        frozen = job.frozen_until > world.now and key not in {c.key for c in decisions.changes}
+        may_grow = job.is_admitted and job.target < most_size(job) and key not in gave and not frozen
+        if (
+            not may_grow
+            or job.unit > 1
+            or job.servers is not None
+            or not quotas.allows(job, job.target, job.target + 1)
+        ):
+            continue
+        if any(each and u + each > m for each, u, m in zip(job.each, used, most, strict=True)):
+            continue
+        for host in open_hosts:
+            if job.pools is None or host.pool in job.pools:
+                assert not fits(job.each, free[host.name], host.capacity.gpu > 0, world), (key, host.name)
+
+
+def fits(each: Room, free: Room, has_gpus: bool, world: World) -> bool:
+    floor = world.settings.cpu_per_gpu * free.gpu if has_gpus and not each.gpu else 0
+    return free.holds(each) and free.cpu - each.cpu >= floor
+
+
+@both
+@few
+@given(world=small)
+def test_a_round_keeps_all_promises_in_a_small_cluster(world: World, name: str) -> None:
+    check_everything(world, name)
+
+
+@settings(max_examples=20, suppress_health_check=SLOW)
+@given(world=large)
+def test_a_round_keeps_all_promises_with_up_to_200_hosts_and_100_jobs(world: World) -> None:
+    check_everything(world, "cfs")
+
+
+@both
+@settings(max_examples=40, suppress_health_check=SLOW)
+@given(world=small, seed=st.integers(0, 2**32))
+def test_the_order_of_the_rows_does_not_matter(world: World, seed: int, name: str) -> None:
+    chance, first = random.Random(seed), decide(world, name)
+    hosts, jobs, services = list(world.hosts.values()), world.rows(), list(world.services)
+    for rows in (hosts, jobs, services):
+        chance.shuffle(rows)  # type: ignore[arg-type]
+    jobs = [replace(job, placed=dict(sorted(job.placed.items(), key=lambda _: chance.random()))) for job in jobs]
+    shuffled = Snapshot.of(hosts, jobs, services, world.quotas, world.min_v)
+    assert policy(name)(shuffled, world.now, world.settings) == first
+
+
+@both
+@settings(max_examples=40, suppress_health_check=SLOW)
+@given(world=worlds(hosts=20, jobs=15, freezing=False))
+def test_what_was_carried_out_is_not_decided_again(world: World, name: str) -> None:
+    """Without a change outside, and with nothing frozen, the rounds come to rest, and stay there."""
+    for _ in range(80):
+        decisions = world.round(name)
+        world.bind_services(decisions)
+        if not decisions.changes and not decisions.nominations:
+            break
+        world.services.clear()  # those that found no room at once give up
+        for host in list(world.hosts.values()):
+            world.hosts[host.name] = replace(host, leaving=())
+    assert not decisions.changes
+    assert not decide(world, name).changes
+
+
+@few
+@given(world=small)
+def test_the_next_round_at_once_takes_nothing_back(world: World) -> None:
+    """With a freezing window, what one round changed the next one leaves alone, unless it has to."""
+    world.settings = replace(world.settings, freezing_window=60.0)
+    changed = {change.key for change in world.round().changes}
+    for change in decide(world).changes:
+        assert change.key not in changed or change.reason.code not in (Code.FREE_ROOM, Code.FAIRNESS)
+
+
+@settings(max_examples=40, suppress_health_check=SLOW)
+@given(world=worlds(hosts=20, jobs=20, rounds=0), seed=st.integers(0, 2**32))
+def test_nothing_voluntary_happens_within_the_freezing_window(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    world.settings = replace(world.settings, freezing_window=60.0)
+    until: dict = {}
+    for _ in range(20):
+        decisions = world.round()
+        for change in decisions.changes:
+            if change.reason.code in (Code.FREE_ROOM, Code.FAIRNESS):
+                assert world.now >= until.get(change.key, 0.0)
+            until[change.key] = world.now + 60.0
+        world.wait(chance.choice([5.0, 5.0, 20.0]))
+        if chance.random() < 0.3 and world.jobs:
+            world.finish(chance.choice(sorted(world.jobs)))
+
+
+@pytest.mark.parametrize("ruler", [cfs_keys, fulfillment_keys])
+@few
+@given(world=small)
+def test_filling_in_portions_is_filling_one_by_one(world: World, ruler) -> None:  # type: ignore[no-untyped-def]
+    name = "cfs" if ruler is cfs_keys else "fulfillment"
+    ours = decide(world, name)
+    plain = plan_plainly(world.snapshot(), world.now, world.settings, ruler)
+    assert [replace(change, hosts={}, fixed_hosts={}) for change in ours.changes] == [
+        replace(change, hosts={}, fixed_hosts={}) for change in plain.changes
+    ]
+    assert ours.waits == plain.waits
+    for each in {job.each for job in world.jobs.values()}:
+        assert total_hosts(world, ours, each) == total_hosts(world, plain, each)
+
+
+def total_hosts(world: World, decisions: Decisions, each: Room) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for change in decisions.changes:
+        if world.jobs[change.key].each == each:
+            for name, count in change.hosts.items():
+                total[name] = total.get(name, 0) + count
+    return total
+
+
+@pytest.mark.slow
+@both
+@settings(max_examples=600, suppress_health_check=SLOW)
+@given(world=large)
+def test_a_round_keeps_all_promises_in_many_clusters(world: World, name: str) -> None:
+    check_everything(world, name)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, suppress_health_check=SLOW)
+@given(world=large)
+def test_filling_is_the_same_in_many_clusters(world: World) -> None:
+    ours, plain = decide(world), plan_plainly(world.snapshot(), world.now, world.settings)
+    assert [(c.key, c.target) for c in ours.changes] == [(c.key, c.target) for c in plain.changes]

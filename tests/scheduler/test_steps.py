@@ -1,0 +1,70 @@
+"""The order of steps: the same in portions as when all are sorted at once."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scheduler.world import a_job, hosts, room
+
+from shoal.scheduler.keys import cfs_keys
+from shoal.scheduler.planning import Round
+from shoal.scheduler.rows import Attained, Priority
+from shoal.scheduler.settings import SchedulerSettings
+from shoal.scheduler.snapshot import Snapshot
+from shoal.scheduler.steps import Lines, in_order
+
+jobs = st.lists(
+    st.tuples(
+        st.integers(1, 5), st.integers(0, 40), st.sampled_from([0, 1, 2, 3]), st.integers(0, 5_000),
+        st.sampled_from(list(Priority)), st.sampled_from([1, 1, 2]),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(jobs, st.integers(2, 40))
+def test_portions_make_no_difference(drawn: list, portion: int) -> None:
+    rows = [
+        a_job(f"job-{at}", size, size + more, each=room(cores), priority=priority, unit=unit, target=size,
+              attained=Attained(v=float(v)))
+        for at, (size, more, cores, v, priority, unit) in enumerate(drawn)
+    ]  # fmt: skip
+    plan = Round(Snapshot.of(hosts(1), rows), 0.0, SchedulerSettings(), cfs_keys)
+    all_of_them = np.arange(len(rows))
+    found = [
+        job for part in in_order(plan, all_of_them, lambda jobs: np.ones(len(jobs), bool), portion) for job in part
+    ]
+    steps = []
+    for job in range(len(rows)):
+        size = plan.n[job]
+        while (size := (size // plan.unit[job] + 1) * plan.unit[job]) <= plan.most[job]:
+            steps.append((plan.keys.key(job, size), plan.keys.rank[job], job))
+    assert found == [job for _, _, job in sorted(steps)]
+
+
+@given(
+    base=st.floats(-1e6, 1e6),
+    slope=st.one_of(st.just(0.0), st.floats(1e-3, 1e5)),
+    at=st.integers(1, 20),
+    more=st.integers(0, 60),
+    level=st.floats(-1e6, 1e7),
+)
+def test_the_size_at_a_level_is_the_last_whose_key_is_not_above_it(
+    base: float, slope: float, at: int, more: int, level: float
+) -> None:
+    one = {"job": [0], "rank": [0], "shift": [0], "at": [at], "most": [at + more]}
+    line = Lines(base=np.array([base]), slope=np.array([slope]), **{name: np.array(v) for name, v in one.items()})
+    sizes = [size for size in range(at, at + more + 1) if base + slope * size <= level]
+    assert line.size_at(level).tolist() == [max(sizes, default=at - 1)]
+
+
+def test_who_dropped_out_is_not_asked_again() -> None:
+    rows = [a_job("a", 1, 50, target=1), a_job("b", 1, 50, target=1)]
+    plan = Round(Snapshot.of(hosts(1), rows), 0.0, SchedulerSettings(), cfs_keys)
+    out: set[int] = set()
+    found: list[int] = []
+    for part in in_order(plan, np.arange(2), lambda jobs: ~np.isin(jobs, list(out)), 10):
+        found += part
+        out.add(0)
+    assert found.count(1) == 49
+    assert 0 < found.count(0) <= 10
