@@ -93,6 +93,15 @@ class Crowd:
             if pod["metadata"]["labels"].get(NAME) == name and pod["status"].get("phase") == "Running":
                 self.training.ends(pod["metadata"]["name"], 0)
 
+    def finish(self, names: list[str]) -> None:
+        """End all of them, also workers that begin while others end."""
+        until = time.monotonic() + PATIENCE
+        while left := [name for name in names if name in self.workers()]:
+            assert time.monotonic() < until, f"{left} do not end"
+            for name in left:
+                self.end(name)
+            time.sleep(1.0)
+
     def says(self, name: str, status: str, reason: str) -> Object:
         path = self.elastic.jobs if name.startswith("e") else self.training.path
 
@@ -248,8 +257,7 @@ def _story(train: Crowd, online: Service, operators: Operators) -> None:
     # It shrinks again, and all of them come back; when some end the others grow.
     online.resize(0)
     shares = train.until(lambda run: len(run) == 30 and sum(run.values()) == HOSTS, "all 30 jobs are back")
-    for name in names[:10]:
-        train.end(name)
+    train.finish(names[:10])
     left = set(shares) - set(names[:10])
     shares = train.until(
         lambda run: set(run) == left and sum(run.values()) == HOSTS, "the others have what ten jobs had"

@@ -132,6 +132,10 @@ def test_trainers_that_ended_well_are_not_missed() -> None:
     ledger = filled([a_trainer(0), a_trainer(1, succeeded=True, is_over=True)])
     row = look_at(facts(spared=frozenset({"p-1"})), Standing(target=2), ledger.of(JOB), ledger, now=0.0).row
     assert (row.ended, row.pending, row.resizing) == (1, 0, False)
+    row = look_at(facts(spares_succeeded=True), Standing(target=2), ledger.of(JOB), ledger, now=0.0).row
+    assert (row.ended, row.pending, row.resizing) == (1, 0, False)
+    row = look_at(facts(), Standing(target=2), ledger.of(JOB), ledger, now=0.0).row
+    assert (row.ended, row.pending, row.resizing) == (0, 1, True)
 
 
 # Hosts -----------------------------------------------------------------------------------------------------------

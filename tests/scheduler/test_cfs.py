@@ -279,6 +279,14 @@ def test_a_cpu_job_never_shrinks_for_want_of_devices() -> None:
     assert reason_of(found, "new") in (Code.NO_ROOM, Code.RESERVED)
 
 
+def test_of_several_victims_each_frees_what_is_missing() -> None:
+    """Row 19: two devices are missing, so the CPU-only job on the same host gives nothing, whatever it has had."""
+    cpu = running("cpu", 4, "h", v=1e9)
+    gpus = [running(name, 2, "h", each=room(2, 1, 1)) for name in ("one", "two")]
+    found = decide(a_host("h", 64, 64, 4), cpu, gpus, a_service("web", 1, 1, 2))
+    assert targets(found) == {"one": 1, "two": 1}
+
+
 # Budgets ----------------------------------------------------------------------------------------------------
 
 

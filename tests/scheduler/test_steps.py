@@ -42,16 +42,21 @@ def test_portions_make_no_difference(drawn: list, portion: int) -> None:
     assert found == [job for _, _, job in sorted(steps)]
 
 
+@settings(max_examples=300)
 @given(
     base=st.floats(-1e6, 1e6),
     slope=st.one_of(st.just(0.0), st.floats(1e-3, 1e5)),
     at=st.integers(1, 20),
     more=st.integers(0, 60),
-    level=st.floats(-1e6, 1e7),
+    exactly=st.integers(0, 80),
+    beside=st.sampled_from(["on", "just below", "between"]),
 )
 def test_the_size_at_a_level_is_the_last_whose_key_is_not_above_it(
-    base: float, slope: float, at: int, more: int, level: float
+    base: float, slope: float, at: int, more: int, exactly: int, beside: str
 ) -> None:
+    """Also where the level is a key, and the division does not come out."""
+    key = base + slope * exactly
+    level = {"on": key, "just below": float(np.nextafter(key, -np.inf)), "between": key + slope / 2}[beside]
     one = {"job": [0], "rank": [0], "shift": [0], "at": [at], "most": [at + more]}
     line = Lines(base=np.array([base]), slope=np.array([slope]), **{name: np.array(v) for name, v in one.items()})
     sizes = [size for size in range(at, at + more + 1) if base + slope * size <= level]

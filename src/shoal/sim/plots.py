@@ -96,9 +96,10 @@ def _unit(runs: Sequence[Run]) -> tuple[float, str]:
 def _stack(axes: "Axes", run: Run, unit: float) -> None:
     held = sorted((job for job in run.jobs if job.allocation.times), key=lambda job: (-job.gpu_seconds, job.name))
     large, small = held[:MOST_JOBS], held[MOST_JOBS:]
-    times = _thinned(sorted({at for job in held for at in job.allocation.times}))
-    if not times:
+    changes = {at for job in held for at in job.allocation.times}
+    if not changes:
         return
+    times = _thinned(sorted(changes | {max(run.simulated_seconds, *changes)}))
     moments = [at / unit for at in times]
     layers = [_values_at(job.allocation, times) for job in large]
     colours: list[Any] = [f"C{at % 10}" for at in range(len(layers))]

@@ -41,6 +41,8 @@ class JobFacts:
     """The Pods that were named to go."""
     spared: frozenset[str] = field(default_factory=frozenset)
     """Pods that are trainers no longer: they have ended, and their places are not filled again."""
+    spares_succeeded: bool = False
+    """So is every trainer that ended well: Kubernetes' batch Jobs make none in its place."""
 
     @property
     def takes_part(self) -> bool:

@@ -74,7 +74,7 @@ def look_at(
     going = _going(trainers, len(trainers) - standing.target, named)
     remaining = [pod for pod in trainers if pod not in going]
     placed = Counter(ledger.host_of(pod) for pod in remaining if pod.host)
-    ended = len(facts.spared)
+    ended = len(facts.spared) + (sum(_ended_well(pod, facts) for pod in pods) if facts.spares_succeeded else 0)
     leaving = len(going) + sum(pod.ends is not None and pod.role == facts.trainer_role for pod in there)
     wanted = max(0, min(standing.target, facts.max) - ended)
     running = sum(pod.runs for pod in remaining)
@@ -114,6 +114,10 @@ def look_at(
         ),
         going=tuple((ledger.host_of(pod), Leaving(room=room_of(pod), until=until)) for pod in going if pod.host),
     )
+
+
+def _ended_well(pod: PodUse, facts: JobFacts) -> bool:
+    return pod.succeeded and pod.role == facts.trainer_role and pod.name not in facts.spared
 
 
 def _going(trainers: Sequence[PodUse], excess: int, victims: Sequence[str]) -> list[PodUse]:

@@ -78,6 +78,7 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
         freezing_window=None if spec.freezing_window is None else spec.freezing_window.total_seconds(),
         grace=float(template["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE)),
         standing=of_status(written),
+        spares_succeeded=True,
         code=(written.code if written else None) or "",
         reason=(written.reason if written else None) or "",
     )

@@ -1,0 +1,79 @@
+"""The published experiment: reproduced by what was published, beaten by ours, and the same every time."""
+
+import pytest
+
+from shoal.core.errors import BadInput
+from shoal.sim.edl import CASES, MIXES, arm_of, hosts_of, jain, run_case, run_edl
+from shoal.sim.edl_goals import gate, goals
+from shoal.sim.report import Run, to_json
+
+SEEDS = range(4)
+"""Few, since each run takes a second; `shoal simulate --experiment edl --seed 0:10` has as many as were published."""
+
+
+def runs(case: int, arm: str) -> list[Run]:
+    return [run_case(CASES[case], arm_of(arm), seed) for seed in SEEDS]
+
+
+@pytest.fixture(scope="module")
+def first() -> dict[str, list[Run]]:
+    return {arm: runs(1, arm) for arm in ("static", "upstream", "cfs")}
+
+
+@pytest.fixture(scope="module")
+def second() -> dict[str, list[Run]]:
+    return {arm: runs(2, arm) for arm in ("static", "upstream", "cfs", "cfs+headroom")}
+
+
+def test_the_clusters_are_the_published_one() -> None:
+    for mix in MIXES:
+        hosts = hosts_of(mix)
+        assert len(hosts) == 133
+        assert sum(room.cpu for room in hosts.values()) == 2_348_000
+
+
+def test_case_1_comes_out_as_published(first: dict[str, list[Run]]) -> None:
+    assert [check for check in gate(1, first["static"], first["upstream"]) if not check.holds] == []
+
+
+def test_case_2_comes_out_as_published(second: dict[str, list[Run]]) -> None:
+    assert [check for check in gate(2, second["static"], second["upstream"]) if not check.holds] == []
+
+
+def test_case_1_is_beaten(first: dict[str, list[Run]]) -> None:
+    assert [check for check in goals(1, first["cfs"], first["upstream"]) if not check.holds] == []
+
+
+def test_case_2_is_beaten(second: dict[str, list[Run]]) -> None:
+    found = goals(2, second["cfs"], second["upstream"], second["cfs+headroom"])
+    assert [check for check in found if not check.holds] == []
+
+
+def test_the_numbers_would_be_noticed_if_they_were_bad(first: dict[str, list[Run]]) -> None:
+    """The original would not pass for ours, nor ours for the original."""
+    assert not all(check.holds for check in goals(1, first["upstream"], first["upstream"]))
+    assert not all(check.holds for check in gate(1, first["static"], first["cfs"]))
+
+
+def test_a_run_depends_on_nothing_but_its_seed() -> None:
+    one, same = (to_json(run_edl(["2"], ["cfs"], [7])) for _ in range(2))
+    assert one == same
+    assert one != to_json(run_edl(["2"], ["cfs"], [8]))
+
+
+def test_jains_index_is_one_for_equals_and_a_fraction_for_one_that_has_all() -> None:
+    assert jain([3, 3, 3, 3]) == pytest.approx(1.0)
+    assert jain([8, 0, 0, 0]) == pytest.approx(0.25)
+    assert jain([0, 0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cases", "policies", "said"),
+    [
+        pytest.param(["3"], [], "--case wants 1 or 2, got '3'", id="no-such-case"),
+        pytest.param(["1"], ["best"], "policy 'best' is unknown", id="no-such-policy"),
+    ],
+)
+def test_wrong_words_are_refused_with_what_is_right(cases: list[str], policies: list[str], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        run_edl(cases, policies)
