@@ -164,6 +164,7 @@ class _Decision:
             surge=moving.surge,
             victims=_victims(crew, moving.victims, plans, self.limit.victims),
             live={role: len(crew.live(role)) for role in ROLES},
+            seats={role: len(crew.seats(role)) for role in ROLES},
             suspended=self.spec.suspend,
             times=times,
             now=now,
