@@ -119,7 +119,7 @@ async def test_what_the_server_refuses_is_said_and_tried_again() -> None:
         await stage.until(lambda: stage.status() != {}, "it is seen")
         stage.allow("job", allowed(1))
         await stage.until(lambda: "Forbidden" in reasons(stage), "it says why")
-        assert len(stage.running("pserver")) == 1  # what has nothing to do with it goes on
+        await stage.until(lambda: len(stage.running("pserver")) == 1, "what has nothing to do with it goes on")
         refuses = False
         await stage.until(lambda: stage.is_in("Running", pserver=1, trainer=1), "it runs after all")
         assert "Forbidden" not in reasons(stage)
