@@ -25,7 +25,7 @@ class Limit:
     """None: nothing yet."""
 
     def held(self, asked: Mapping[Role, int], before: Mapping[Role, int]) -> dict[Role, int]:
-        """As many of what is asked for as are allowed; `before` is what was granted last.
+        """As many of what is asked for as are allowed; `before` is what it has, replacements not counted.
 
         Parameter servers that a job has are not taken from it: they hold what was trained. Their number follows the
         workers upwards only; the way down is the master's, who moves what they hold."""
@@ -62,6 +62,7 @@ def decide_grant(
     asks: Asks,
     *,
     limit: Limit = UNLIMITED,
+    kept: Mapping[Role, int] | None = None,
     surge: Mapping[Role, int],
     victims: tuple[str, ...],
     live: Mapping[Role, int],
@@ -70,9 +71,9 @@ def decide_grant(
     now: datetime,
 ) -> Grant:
     """Grant what is asked for as far as it is allowed, and one more for each replacement that has not taken its place
-    yet. `suspended`: by its owner."""
+    yet. `suspended`: by its owner. `kept`: the seats there are, but for replacements; None: as granted before."""
     asked = {role: want.count for role, want in asks.roles.items() if want.count is not None}
-    held = dict.fromkeys(asked, 0) if suspended else limit.held(asked, before.counts)
+    held = dict.fromkeys(asked, 0) if suspended else limit.held(asked, before.counts if kept is None else kept)
     rests = suspended or not any(held.values())
     counts = {role: held[role] + (0 if rests else surge.get(role, 0)) for role in ROLES if role in held}
     victims = () if rests else victims
