@@ -284,7 +284,7 @@ def test_jobs_that_can_never_start_say_so_and_hold_up_nobody(
         for kind in ("e", "t"):
             crowd.make(f"{kind}-greedy", 4, 4)
             job = crowd.says(f"{kind}-greedy", "False", "AboveWholeQuota")
-            assert "16" in condition(job, "Admitted")["message"]
+            assert "32 GPUs" in condition(job, "Admitted")["message"]
         crowd.make("e-first", 1, 10)
         crowd.until(lambda run: run.get("e-first") == 2, "it has all of the quota")
         crowd.says("e-first", "True", "Trimmed")

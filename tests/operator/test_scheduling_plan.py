@@ -97,18 +97,18 @@ allowances = st.one_of(
 
 @given(counts, counts, allowances, counts)
 def test_nobody_is_granted_more_than_is_asked_for_and_allowed(
-    asked: dict[Role, int], seats: dict[Role, int], allowance: Allowance | None, surge: dict[Role, int]
+    asked: dict[Role, int], granted: dict[Role, int], allowance: Allowance | None, surge: dict[Role, int]
 ) -> None:
     asks = Asks(roles={role: Wanted(count=count, reason="asked") for role, count in asked.items()}, accepted=())
-    before = Grant(generation=1, counts=seats)
+    before = Grant(generation=1, counts=granted)
     grant = decide_grant(
         before,
         asks,
         limit=Limit(is_scheduled=True, allowance=allowance),
+        kept=granted,
         surge=surge,
         victims=(),
         live={},
-        seats=seats,
         suspended=False,
         times=TIMES,
         now=NOW,
@@ -116,7 +116,7 @@ def test_nobody_is_granted_more_than_is_asked_for_and_allowed(
     for role, count in grant.counts.items():
         assert count <= asked[role] + surge.get(role, 0)
         if allowance is None:
-            assert count <= max(seats.get(role, 0), surge.get(role, 0))
+            assert count <= granted.get(role, 0) + surge.get(role, 0)
         elif role is Role.WORKER:
             assert count <= allowance.standing.target + surge.get(role, 0)
         if allowance is not None and not allowance.is_admitted:
@@ -125,10 +125,10 @@ def test_nobody_is_granted_more_than_is_asked_for_and_allowed(
         grant,
         asks,
         limit=Limit(is_scheduled=True, allowance=allowance),
+        kept=granted,
         surge=surge,
         victims=(),
         live={},
-        seats=seats,
         suspended=False,
         times=TIMES,
         now=NOW,

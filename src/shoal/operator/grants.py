@@ -24,9 +24,8 @@ class Limit:
     allowance: Allowance | None = None
     """None: nothing yet."""
 
-    def held(self, asked: Mapping[Role, int], seated: Mapping[Role, int]) -> dict[Role, int]:
-        """As many of what is asked for as are allowed; `seated` is how many it has, without
-        replacements that are under way.
+    def held(self, asked: Mapping[Role, int], before: Mapping[Role, int]) -> dict[Role, int]:
+        """As many of what is asked for as are allowed; `before` is what it has, replacements not counted.
 
         Parameter servers that a job has are not taken from it: they hold what was trained. Their number follows the
         workers upwards only; the way down is the master's, who moves what they hold."""
@@ -34,14 +33,14 @@ class Limit:
             return dict(asked)
         allowance = self.allowance
         if allowance is None:
-            return {role: min(count, seated.get(role, 0)) for role, count in asked.items()}
+            return {role: min(count, before.get(role, 0)) for role, count in asked.items()}
         if not allowance.is_admitted:
             return dict.fromkeys(asked, 0)
         held = dict(asked)
         if Role.WORKER in held:
             held[Role.WORKER] = min(held[Role.WORKER], allowance.standing.target)
         if Role.PS in held and allowance.servers is not None:
-            held[Role.PS] = min(held[Role.PS], max(allowance.servers, seated.get(Role.PS, 0)))
+            held[Role.PS] = min(held[Role.PS], max(allowance.servers, before.get(Role.PS, 0)))
         return held
 
     @property
@@ -63,20 +62,18 @@ def decide_grant(
     asks: Asks,
     *,
     limit: Limit = UNLIMITED,
+    kept: Mapping[Role, int] | None = None,
     surge: Mapping[Role, int],
     victims: tuple[str, ...],
     live: Mapping[Role, int],
-    seats: Mapping[Role, int],
     suspended: bool,
     times: JobTimes,
     now: datetime,
 ) -> Grant:
     """Grant what is asked for as far as it is allowed, and one more for each replacement that has not taken its place
-    yet. `seats`: how many members of each role there are, those to be replaced and their replacements alike.
-    `suspended`: by its owner."""
+    yet. `suspended`: by its owner. `kept`: the seats there are, but for replacements; None: as granted before."""
     asked = {role: want.count for role, want in asks.roles.items() if want.count is not None}
-    seated = {role: max(count - surge.get(role, 0), 0) for role, count in seats.items()}
-    held = dict.fromkeys(asked, 0) if suspended else limit.held(asked, seated)
+    held = dict.fromkeys(asked, 0) if suspended else limit.held(asked, before.counts if kept is None else kept)
     rests = suspended or not any(held.values())
     counts = {role: held[role] + (0 if rests else surge.get(role, 0)) for role in ROLES if role in held}
     victims = () if rests else victims

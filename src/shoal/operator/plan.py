@@ -21,7 +21,7 @@ from shoal.operator.grants import Limit, decide_grant
 from shoal.operator.masters import look_at_master, master_name, plan_master
 from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
 from shoal.operator.memory import Member, MemberState, Memory
-from shoal.operator.moves import advance
+from shoal.operator.moves import Moving, advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
 from shoal.operator.placing import prefer
 from shoal.operator.pods import NoPod, master_pod, member_pod, resized
@@ -161,10 +161,10 @@ class _Decision:
             before.grant,
             asks,
             limit=self.limit,
+            kept=_kept(crew, moving),
             surge=moving.surge,
             victims=_victims(crew, moving.victims, plans, self.limit.victims),
             live={role: len(crew.live(role)) for role in ROLES},
-            seats={role: len(crew.seats(role)) for role in ROLES},
             suspended=self.spec.suspend,
             times=times,
             now=now,
@@ -412,6 +412,12 @@ def _seats(before: Memory) -> dict[tuple[Role, int], Resource]:
     """What places have beyond their role's: kept while the job is suspended and has no members to remember it."""
     given = (member for member in sorted(before.members, key=lambda member: member.id) if member.has_seat)
     return {**before.seats, **{(each.role, each.rank): each.resource for each in given if not each.resource.is_silent}}
+
+
+def _kept(crew: Crew, moving: Moving) -> dict[Role, int]:
+    """The seats of each role; of a member and its replacement, one."""
+    leaving = [member.role for name in moving.victims if (member := crew.get(name)) is not None and member.has_seat]
+    return {role: len(crew.seats(role)) - moving.surge.get(role, 0) - leaving.count(role) for role in ROLES}
 
 
 def _victims(crew: Crew, moved: Sequence[str], plans: Sequence[PlanSeen], chosen: Sequence[str]) -> tuple[str, ...]:
