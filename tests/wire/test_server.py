@@ -107,7 +107,9 @@ async def test_an_agent_with_the_token_is_welcomed_and_heard(server: AgentServer
 
 
 @pytest.mark.parametrize(
-    "token", ["", "nonsense", KEYS.token(Purpose.ADMIN), JobKeys.new("job-uid").token(Purpose.AGENT)]
+    "token",
+    ["", "nonsense", KEYS.token(Purpose.ADMIN), JobKeys.new("job-uid").token(Purpose.AGENT)],
+    ids=["none", "nonsense", "for-another-purpose", "of-another-key"],
 )
 async def test_a_wrong_token_is_refused_for_good(server: AgentServer, token: str) -> None:
     with pytest.raises(Refused, match="token"):
