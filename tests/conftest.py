@@ -18,7 +18,9 @@ settings.register_profile("ci", deadline=None, derandomize=True, database=None, 
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
-_REAL = frozenset("agent checkpoint cli data e2e examples failover rendezvous torch trainer".split())
+_REAL = frozenset(
+    ["agent", "checkpoint", "cli", "data", "e2e", "examples", "failover", "rendezvous", "torch", "trainer"]
+)
 """Directories whose tests start real processes: one of them at a time, whatever runs beside it."""
 
 
