@@ -1,5 +1,6 @@
 """TrainingJobs on a real API server with Kubernetes' own controllers: the life of jobs, on simulated hosts."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -95,6 +96,28 @@ def test_it_grows_and_shrinks_and_the_oldest_stay(jobs: TrainingJobs) -> None:
     batch = objects(jobs, "jobs", "batch")["x-trainer"]
     assert (batch["spec"]["parallelism"], batch["status"].get("failed", 0)) == (2, 0)  # an eviction is no failure
     assert not [each for each in job["status"]["replicaStatuses"] if each.get("failed")]
+
+
+def test_after_every_shrink_its_pods_come_back_as_promptly_as_they_came_first(jobs: TrainingJobs) -> None:
+    """A Job whose Pods count as failed waits longer with each before it makes others: for minutes after a few."""
+
+    def grows() -> float:
+        began = time.monotonic()
+        jobs.kubectl("scale", "tj/x", "--replicas=5")
+        jobs.roles({"trainer": 5})
+        return time.monotonic() - began
+
+    jobs.make("x", trainer={"min-instance": 1, "max-instance": 1})
+    jobs.is_in("x", "Running", 1)
+    first, later = grows(), []
+    for _ in range(3):
+        jobs.is_in("x", "Running", 5)
+        jobs.kubectl("scale", "tj/x", "--replicas=1")
+        jobs.is_in("x", "Running", 1)
+        later.append(grows())
+    assert sorted(later)[1] < 5 * first, f"first {first:.1f} s, then {later}"
+    status = objects(jobs, "jobs", "batch")["x-trainer"]["status"]
+    assert (status.get("failed", 0), status.get("succeeded", 0)) == (0, 0)
 
 
 def test_suspended_it_has_nothing_and_comes_back_changed(jobs: TrainingJobs) -> None:

@@ -13,7 +13,7 @@ from tests.operator.training.stage import TrainingStage, a_training_stage
 from shoal.platforms.kubernetes.client import Merge
 from shoal.platforms.kubernetes.errors import Permission
 from shoal.platforms.kubernetes.kinds import TRAINING_JOBS
-from shoal.platforms.kubernetes.objects import SECRETS, SERVICES
+from shoal.platforms.kubernetes.objects import PODS, SECRETS, SERVICES
 from shoal.platforms.kubernetes.workloads import JOBS, REPLICA_SETS, STATEFUL_SETS
 
 WHOLE = {"trainer": elastic(1, 4), "pserver": {"min-instance": 2}, "master": {}}
@@ -124,6 +124,35 @@ async def test_what_the_server_refuses_is_said_and_tried_again() -> None:
         await stage.until(lambda: stage.is_in("Running", pserver=1, trainer=1), "it runs after all")
         assert "Forbidden" not in reasons(stage)
         assert "Forbidden" in stage.events()
+
+
+async def test_the_job_counts_how_a_trainer_ends_until_its_eviction_is_accepted() -> None:
+    tracked = "batch.kubernetes.io/job-tracking"
+    refuses = True
+
+    def allow(_user: str, permission: Permission) -> bool:
+        return not (refuses and permission.resource == "pods/eviction")
+
+    def finalizers() -> list[list[str]]:
+        return sorted(pod["metadata"].get("finalizers", []) for pod in stage.pods())
+
+    async with a_training_stage(allow=allow) as stage, stage.operator():
+        await stage.apply(a_training_job(trainer=elastic(1, 2)))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(2))
+        await stage.until(lambda: stage.is_in("Running", trainer=2), "it runs")
+        for name in stage.running("trainer"):
+            mark = Merge({"metadata": {"finalizers": [tracked, "example.com/theirs"]}})
+            await stage.client.patch(PODS, name, mark, namespace="default")
+        stage.allow("job", allowed(1))
+        await stage.until(lambda: "Forbidden" in reasons(stage), "it cannot evict")
+        assert finalizers() == [[tracked, "example.com/theirs"]] * 2
+        refuses = False
+        await stage.until(lambda: len(stage.running("trainer")) == 1, "one is evicted")
+        await stage.until(
+            lambda: finalizers()[-1] == ["example.com/theirs"], "it is not counted, and others' word holds"
+        )
+        assert finalizers()[0] == [tracked, "example.com/theirs"]
 
 
 async def test_a_name_that_is_taken_is_left_alone() -> None:

@@ -397,6 +397,25 @@ async def test_an_evicted_pod_is_deleted(api: Api) -> None:
         await api.client.get(PODS, "a", namespace=api.namespace)
 
 
+async def test_one_finalizer_of_an_evicted_pod_is_taken_off_and_the_last_lets_it_go(api: Api) -> None:
+    pod = msgspec.to_builtins(a_pod("a", api.namespace))
+    pod["metadata"]["finalizers"] = ["shoal.dev/hold", "shoal.dev/count"]
+    uid = (await api.client.create(PODS, pod)).metadata.uid
+    await api.client.evict("a", namespace=api.namespace, uid=uid)
+
+    def off(finalizer: str, uid: str) -> Strategic:
+        return Strategic({"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}})
+
+    with pytest.raises(Conflict):
+        await api.client.patch(PODS, "a", off("shoal.dev/count", "another"), namespace=api.namespace)
+    for _ in range(2):  # what is not there needs no taking off
+        left = await api.client.patch(PODS, "a", off("shoal.dev/count", uid), namespace=api.namespace)
+        assert left.metadata.finalizers == ["shoal.dev/hold"]
+    await api.client.patch(PODS, "a", off("shoal.dev/hold", uid), namespace=api.namespace)
+    with pytest.raises(NotFound):
+        await api.client.get(PODS, "a", namespace=api.namespace)
+
+
 def owned_by(owner: Any, *, block: bool | None = None) -> OwnerReference:
     meta = owner.metadata
     return OwnerReference("v1", "ConfigMap", meta.name, meta.uid, controller=True, block_owner_deletion=block)

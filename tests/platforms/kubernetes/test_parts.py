@@ -83,6 +83,16 @@ def test_lists_with_a_key_are_merged_by_it() -> None:
     assert without(target, [path]) == {"containers": [{"name": "a", "image": "1"}]}
 
 
+@given(there=st.lists(st.sampled_from("abc")), off=st.lists(st.sampled_from("abc")))
+def test_values_are_taken_out_of_plain_lists_and_nothing_else_is_changed(there: list[str], off: list[str]) -> None:
+    target, patch = {"x": {"list": there, "other": 1}}, {"x": {"$deleteFromPrimitiveList/list": off}}
+    once = strategically_merged(target, patch)
+    assert once["x"].get("list", []) == [each for each in there if each not in off]
+    assert once["x"]["other"] == 1
+    assert strategically_merged(once, patch) == once
+    assert target["x"]["list"] is there
+
+
 def test_json_patches() -> None:
     target = {"a": [1, 2], "b/c": {"d~": 1}}
     add: list[dict[str, Any]] = [

@@ -7,6 +7,7 @@ What the server refuses is remembered until the next try and stands in the job's
 do with it goes on: a Job that the quota does not admit holds up no eviction.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from functools import partial
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.allowances import Allowance, Allowances
+from shoal.operator.plan import PodRef
 from shoal.operator.ports import Json
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
@@ -118,7 +120,7 @@ class TrainingReconciler:
         cluster, namespace = self._cluster, job.key.namespace
         gone = [partial(cluster.delete, each.kind, namespace, each.name, each.uid) for each in plan.delete]
         await self._try(job, "delete", gone)
-        await self._try(job, "evict", [partial(cluster.evict, namespace, each.name, each.uid) for each in plan.evict])
+        await self._try(job, "evict", [partial(self._evict, namespace, plan.evict)] if plan.evict else [])
         sizes = [partial(cluster.resize, e.kind, namespace, e.name, e.uid, e.count) for e in plan.resize]
         await self._try(job, "resize", sizes)
         if not await self._try(job, "prepare", [partial(cluster.ensure, each) for each in plan.ensure]):
@@ -126,6 +128,13 @@ class TrainingReconciler:
         if plan.ensure and plan.form is not None:
             self._prepared[job.uid] = plan.form
         await self._try(job, "create", [partial(cluster.create, each) for each in plan.create])
+
+    async def _evict(self, namespace: str, pods: Sequence[PodRef]) -> None:
+        """All at once: the Job would replace a Pod that has ended before its parallelism is lowered."""
+        calls = (self._cluster.evict(namespace, pod.name, pod.uid) for pod in pods)
+        for failure in await asyncio.gather(*calls, return_exceptions=True):
+            if failure is not None:
+                raise failure
 
     async def _try(self, job: TrainingSeen, part: str, calls: Sequence[Callable[[], Awaitable[None]]]) -> bool:
         """Make the calls of one part, unless it is held back. Returns whether all of it is done."""

@@ -28,6 +28,7 @@ LIST_KEYS: Mapping[str, Sequence[str]] = {
 }
 
 
+_DELETED = "$deleteFromPrimitiveList/"
 CLAIMABLE = ("labels", "annotations", "finalizers", "ownerReferences")
 """What of an object's metadata a manager may have."""
 
@@ -50,12 +51,14 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def strategically_merged(target: Any, patch: Any, name: str = "") -> Any:
-    """Like `merged`, but lists with a key are merged by it."""
+    """Like `merged`, but lists with a key are merged by it, and single values can be taken out of plain lists."""
     if isinstance(patch, dict):
         result = dict(target) if isinstance(target, dict) else {}
         for key, value in patch.items():
             if value is None:
                 result.pop(key, None)
+            elif key.startswith(_DELETED):
+                _take_out(result, key.removeprefix(_DELETED), value)
             else:
                 result[key] = strategically_merged(result.get(key), value, key)
         return result
@@ -66,6 +69,12 @@ def strategically_merged(target: Any, patch: Any, name: str = "") -> Any:
     for item in patch:
         items[item[key]] = strategically_merged(items.get(item[key]), item)
     return list(items.values())
+
+
+def _take_out(target: Json, field: str, values: Sequence[Any]) -> None:
+    left = [each for each in target.pop(field, []) if each not in values]
+    if left:
+        target[field] = left
 
 
 def list_key(name: str, value: Any) -> str | None:

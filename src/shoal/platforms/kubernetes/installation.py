@@ -35,7 +35,7 @@ _NEEDED: Sequence[tuple[str, str, Sequence[str]]] = (
     ("apps", "statefulsets", ("get", "list", "watch", "create", "patch", "delete")),
     ("batch", "jobs", ("get", "list", "watch", "create", "patch", "delete")),
     ("", "pods/eviction", ("create",)),
-    ("", "pods", ("get", "list", "watch", "create", "delete")),
+    ("", "pods", ("get", "list", "watch", "create", "patch", "delete")),
     ("", "resourcequotas", ("list", "watch")),
     ("", "secrets", ("get", "create")),
     ("", "services", ("get", "create", "patch")),

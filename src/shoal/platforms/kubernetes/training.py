@@ -13,7 +13,7 @@ from shoal.api.labels import JOB_NAME, JOB_UID, KIND, TRAINING_JOB
 from shoal.core.errors import Denied, Outdated
 from shoal.core.workloads import TrainingPod, Workload, WorkloadKind
 from shoal.platforms.kubernetes.cache import Change, Removed, Updated
-from shoal.platforms.kubernetes.client import Client, Merge
+from shoal.platforms.kubernetes.client import Client, Merge, Strategic
 from shoal.platforms.kubernetes.cluster import (
     KubernetesCluster,
     Wake,
@@ -26,12 +26,14 @@ from shoal.platforms.kubernetes.cluster import (
 from shoal.platforms.kubernetes.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
 from shoal.platforms.kubernetes.informer import Informer, InformerSettings
 from shoal.platforms.kubernetes.kinds import TRAINING_JOBS
-from shoal.platforms.kubernetes.objects import Pod, metadata_of
+from shoal.platforms.kubernetes.objects import PODS, Pod, metadata_of
 from shoal.platforms.kubernetes.workloads import WORKLOADS, training_pod, workload_seen
 
 Json = Mapping[str, Any]
 _OF_TRAINING = f"{JOB_UID},{KIND}={TRAINING_JOB}"
 _SOON = 0.05
+_TRACKED = "batch.kubernetes.io/job-tracking"
+"""The finalizer by which the Job controller keeps a Pod until it has counted how that ended."""
 
 
 class KubernetesTraining:
@@ -187,6 +189,23 @@ class KubernetesTraining:
             raise Outdated(str(exc)) from exc
         except TooManyRequests as exc:
             raise Denied("DisruptionBudget", f"{name} has to go, and a disruption budget forbids it: {exc}") from exc
+        except (Forbidden, Invalid) as exc:
+            refused(exc)
+        await self._untrack(namespace, name, uid)
+
+    async def _untrack(self, namespace: str, name: str, uid: str) -> None:
+        """Let the Job controller not count how an evicted Pod ends, as it does with Pods that it removes itself.
+
+        Its policy for failures ignores disruptions when it counts, but not when it decides how long to wait until it
+        makes the next Pods: 10 s after the first, twice as long after each further one, up to 10 minutes. And a trainer
+        that ends well because it was told to go has not finished the training. Not before the eviction: where that is
+        refused the Pod goes on, and its end counts. A Pod that ends before we get here costs one wait.
+        """
+        change = {"metadata": {"uid": uid, "$deleteFromPrimitiveList/finalizers": [_TRACKED]}}
+        try:
+            await self._client.patch(PODS, name, Strategic(change), namespace=namespace)
+        except (NotFound, Conflict):
+            return  # it is gone
         except (Forbidden, Invalid) as exc:
             refused(exc)
 
