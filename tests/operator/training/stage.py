@@ -29,6 +29,8 @@ from shoal.platforms.kubernetes.workqueue import WorkQueue
 from shoal.scheduler.rows import JobKey
 
 Json = dict[str, Any]
+GRACE_TURNS = 10
+"""How often Kubernetes' controllers work before a Pod that was told to end has ended."""
 WRITES = frozenset({"write_status", "ensure", "create", "resize", "delete", "evict"})
 
 
@@ -47,6 +49,9 @@ class TrainingStage:
     def __init__(self, server: FakeApiServer, client: Client, settings: OperatorSettings) -> None:
         self.server, self.client, self.settings = server, client, settings
         self.words = Words()
+        self.lets_pods_end = True
+        """False: Pods that were told to end use their grace."""
+        self._grace: dict[str, int] = {}
         self._made = 0
 
     @asynccontextmanager
@@ -99,13 +104,25 @@ class TrainingStage:
             for each in self.server.objects(kind):
                 with suppress(NotFound):
                     await self._control(kind, each)
+        self._one_set_of_trainers()
         for pod in self.server.objects(PODS):
             meta = pod["metadata"]
             with suppress(NotFound):
                 if "deletionTimestamp" in meta:
+                    left = self._grace[meta["uid"]] = self._grace.get(meta["uid"], GRACE_TURNS) - 1
+                    if left > 0 or not self.lets_pods_end:
+                        continue
                     await self.client.delete(PODS, meta["name"], namespace="default", grace_seconds=0)
                 elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
                     self.server.bind("default", meta["name"], "host-1")
+
+    def _one_set_of_trainers(self) -> None:
+        owners = {
+            pod["metadata"]["ownerReferences"][0]["uid"]
+            for pod in self.pods()
+            if pod["metadata"]["labels"][ROLE] == "trainer" and phase(pod) not in ("Succeeded", "Failed")
+        }
+        assert len(owners) <= 1, "two sets of trainers at once"
 
     async def _control(self, kind: Any, each: Json) -> None:
         meta, spec = each["metadata"], each["spec"]

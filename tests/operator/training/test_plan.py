@@ -227,18 +227,27 @@ def test_what_changed_while_it_was_suspended_is_made_anew() -> None:
     assert world.workloads["job-pserver"].form != old.form
 
 
-def test_servers_follow_where_trainers_see_them() -> None:
-    servers = {"min-instance": 1, "max-instance": 3}
-    world = running(pserver=servers, master={})
+@pytest.mark.parametrize("ours", [True, False])
+def test_servers_stay_at_their_least_and_it_is_said(ours: bool) -> None:
+    world = running(pserver={"min-instance": 1, "max-instance": 3}, **({"master": {}} if ours else {}))
     world.allowance = allowed(4, servers=3)
     world.settle()
-    assert len(world.live(PSERVER)) == 3
-    assert said(world, "ServersFixed") == ("False", "AsAsked")
-    plain = running(pserver=servers)
-    plain.allowance = allowed(4, servers=3)
-    plain.settle()
-    assert len(plain.live(PSERVER)) == 1
-    assert said(plain, "ServersFixed") == ("True", "TrainersCannotFollow")
+    assert len(world.live(PSERVER)) == 1
+    assert said(world, "ServersFixed") == ("True", "TrainersCannotFollow")
+    plain = running(pserver={"min-instance": 2})
+    assert said(plain, "ServersFixed") == ("False", "AsAsked")
+
+
+def test_servers_that_a_job_has_are_not_taken_from_it() -> None:
+    job = a_job(trainer=elastic(1, 8), pserver={"min-instance": 1, "max-instance": 4}, master={})
+    there = {TRAINER: 8, PSERVER: 4, MASTER: 1, ETCD: 1}
+    workloads = tuple(a_workload(job, role, count) for role, count in there.items())
+    pods = (*(a_pod(n) for n in range(8)), *(a_pod(n, PSERVER) for n in range(4)))
+    plan = plan_for(job, workloads=workloads, pods=pods, allowance=allowed(2, servers=1))
+    assert len(plan.evict) == 6
+    assert plan.resize == ()
+    back = plan_for(job, workloads=workloads, pods=pods, allowance=allowed(0))
+    assert ("job-pserver", 0) in [(each.name, each.count) for each in back.resize]
 
 
 def test_new_bounds_reach_the_master() -> None:
@@ -318,7 +327,7 @@ def test_only_the_last_ten_resizes_are_kept() -> None:
 
 
 def test_where_nobody_arbitrates_a_job_gets_what_it_asks_for() -> None:
-    job = a_job(trainer=elastic(1, 4), pserver={"max-instance": 2})
+    job = a_job(trainer=elastic(1, 4), pserver={"min-instance": 2, "max-instance": 3})
     found = everything(job)
     assert found is not None
     assert (found.standing.target, found.servers) == (4, 2)

@@ -83,6 +83,22 @@ async def test_the_end_is_the_same_whichever_write_was_the_last(every: int) -> N
             await stage.until(lambda stage=stage: outcome(stage) == expected, f"crash after write {crash_after}")
 
 
+async def test_no_trainers_are_made_while_those_of_before_still_end() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        await stage.apply(a_training_job(trainer=elastic(3, 3)))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(3))
+        await stage.until(lambda: stage.is_in("Running", trainer=3), "it runs")
+        stage.lets_pods_end = False
+        stage.allow("job", allowed(0))
+        await stage.until(lambda: not stage.server.objects(JOBS), "it is put back")
+        stage.allow("job", allowed(3))
+        await stage.until(lambda: "TrainersEnding" in reasons(stage, "False"), "it says what it waits for")
+        assert not stage.server.objects(JOBS)
+        stage.lets_pods_end = True
+        await stage.until(lambda: stage.is_in("Running", trainer=3), "it comes back")
+
+
 async def test_nothing_is_written_where_nothing_changes() -> None:
     async with a_training_stage() as stage, stage.operator() as operator:
         await stage.apply(a_training_job(**WHOLE))
@@ -161,5 +177,5 @@ async def test_a_spec_that_breaks_the_rules_of_today_is_said() -> None:
         await stage.until(lambda: stage.is_in("Running", trainer=3), "mended, it runs")
 
 
-def reasons(stage: TrainingStage) -> set[str]:
-    return {each["reason"] for each in stage.status().get("conditions", []) if each["status"] == "True"}
+def reasons(stage: TrainingStage, status: str = "True") -> set[str]:
+    return {each["reason"] for each in stage.status().get("conditions", []) if each["status"] == status}

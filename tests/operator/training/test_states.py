@@ -95,7 +95,7 @@ class Life(RuleBasedStateMachine):
         assert job.status.phase is (Phase.RUNNING if target else Phase.PENDING) or finishing
         if job.spec.pserver is not None:
             servers = len(world.live(TrainingRole.PSERVER))
-            assert servers == 0 if not target else 1 <= servers <= (3 if job.spec.is_ours else 1)
+            assert servers == (1 if target else 0)
         assert len(world.live(TrainingRole.MASTER)) == (1 if target and job.spec.master else 0)
 
     # What always holds -------------------------------------------------------------------------------------------
@@ -113,7 +113,9 @@ class Life(RuleBasedStateMachine):
         if self.target is None:
             assert not self.world.pods
             assert not self.world.workloads
-        assert len(self.world.live()) <= MOST
+        trainers = [self.world.pods[name] for name in self.world.there()]
+        assert len(trainers) <= MOST
+        assert len({pod.owner for pod in trainers}) <= 1, "two sets of trainers at once"
         assert len(self.world.job.memory.records) <= MAX_SCALE_RECORDS
 
 

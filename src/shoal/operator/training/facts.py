@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.api.trainingjob import TrainingRole
-from shoal.api.trainingspec import Instances, TrainingSpec
+from shoal.api.trainingspec import Instances
 from shoal.operator.ports import Json
 from shoal.operator.scheduling.elastic import Shaper
 from shoal.operator.scheduling.facts import JobFacts
@@ -73,7 +73,7 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
             for part in spec.parts
             if part.role is not TrainingRole.PSERVER
         ),
-        servers=None if spec.pserver is None else _servers(spec, spec.pserver, rooms[TrainingRole.PSERVER]),
+        servers=None if spec.pserver is None else _servers(spec.pserver, rooms[TrainingRole.PSERVER]),
         server_role=str(TrainingRole.PSERVER),
         freezing_window=None if spec.freezing_window is None else spec.freezing_window.total_seconds(),
         grace=float(template["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE)),
@@ -84,7 +84,6 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
     )
 
 
-def _servers(spec: TrainingSpec, pserver: Instances, each: Room) -> Servers:
-    """As many for each trainer as there are beside all of them, where the trainers can follow; else the least."""
-    most = pserver.max if spec.servers_follow else pserver.min
-    return Servers(each=each, min=pserver.min, max=most, per_trainer=most / spec.trainer.max)
+def _servers(pserver: Instances, each: Room) -> Servers:
+    """The least number of them beside any number of trainers: trainers would not notice more."""
+    return Servers(each=each, min=pserver.min, max=pserver.min, per_trainer=0.0)

@@ -102,7 +102,7 @@ class _Decision:
         if ending is not None:
             return self._end(memory, ending)
         target = self._target(memory)
-        wanted = self._wanted(memory, target)
+        wanted = self._wanted(target)
         memory = self._with_record(memory, target)
         steps = self._steps(wanted)
         if not steps.ensure and target:
@@ -133,14 +133,14 @@ class _Decision:
             return 0
         return min(memory.target, self.spec.trainer.max)
 
-    def _wanted(self, memory: TrainingMemory, target: int) -> dict[TrainingRole, int]:
+    def _wanted(self, target: int) -> dict[TrainingRole, int]:
         """How many Pods each role should have: a job that is not admitted has none."""
         found = {TrainingRole.TRAINER: target}
         for part in self.spec.parts:
             found[part.role] = part.min if target else 0
-        servers = memory.scheduling.servers if memory.scheduling else None
-        if target and self.spec.servers_follow and self.spec.pserver is not None and servers is not None:
-            found[TrainingRole.PSERVER] = min(max(servers, self.spec.pserver.min), self.spec.pserver.max)
+        servers = _there(self.snapshot.workload(TrainingRole.PSERVER))
+        if target and self.spec.pserver is not None and servers is not None:  # each holds parameters that no other has
+            found[TrainingRole.PSERVER] = max(self.spec.pserver.min, servers.wanted)
         return found
 
     def _image_is_missing(self) -> bool:
@@ -212,7 +212,7 @@ class _Decision:
                 resize.append(_resized(there, count))
         trainers, count = self.snapshot.workload(TrainingRole.TRAINER), wanted[TrainingRole.TRAINER]
         if trainers is None:
-            if count:
+            if count and not self.snapshot.ending_trainers:
                 hosts = self.snapshot.allowance.hosts if self.snapshot.allowance else None
                 create.append(workload(self.job, self.spec, TrainingRole.TRAINER, count, self.settings, hosts=hosts))
         elif self.trainer is not None and not count:
@@ -271,6 +271,7 @@ class _Decision:
             counts=counts,
             image_missing=self._image_is_missing(),
             changing=bool(steps.resize or steps.evict),
+            ending=self.snapshot.ending_trainers,
             pods=self.snapshot.pods,
             troubles=self.snapshot.troubles,
         )

@@ -115,3 +115,11 @@ class TrainingSnapshot:
 
     def pods_of(self, role: TrainingRole) -> list[TrainingPod]:
         return [pod for pod in self.pods if pod.role is role]
+
+    @property
+    def ending_trainers(self) -> int:
+        """Trainers of a Job that is gone, whose containers may still run: a Job is deleted before its Pods. Until they
+        have ended no other Job may be made, or two sets of trainers would write to the same places."""
+        job = self.workload(TrainingRole.TRAINER)
+        old = [pod for pod in self.pods_of(TrainingRole.TRAINER) if pod.owner and (job is None or pod.owner != job.uid)]
+        return sum(not pod.is_over for pod in old)

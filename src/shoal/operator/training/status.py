@@ -48,6 +48,8 @@ class Outlook:
     image_missing: bool
     changing: bool
     """The number of its Pods is being changed right now."""
+    ending: int
+    """Trainers of before that have to end before there are others."""
     pods: Sequence[TrainingPod]
     troubles: Sequence[Trouble]
 
@@ -160,9 +162,9 @@ def _image(outlook: Outlook) -> Said:
 
 def _servers(outlook: Outlook) -> Said:
     servers = outlook.spec.pserver
-    if servers is None or servers.min == servers.max or outlook.spec.servers_follow:
+    if servers is None or servers.min == servers.max:
         return Said(FALSE, "AsAsked", "")
-    why = "its trainers do not run under Shoal's agent, so they would not notice more: add a master"
+    why = "the master has no place for them in its world yet, so trainers would not notice more"
     return Said(TRUE, "TrainersCannotFollow", f"{servers.min} parameter servers, the least that is asked for: {why}")
 
 
@@ -175,6 +177,9 @@ def _ready(outlook: Outlook) -> Said:
     trainers = outlook.running(TrainingRole.TRAINER)
     if outlook.is_up:
         return Said(TRUE, "Running", f"{trainers} of {outlook.target} trainers run")
+    if outlook.ending:
+        left = f"{outlook.ending} trainer{'s' if outlook.ending != 1 else ''} of before"
+        return Said(FALSE, "TrainersEnding", f"{left} still have to end: no two sets of trainers run at once")
     waiting = next((pod.trouble for pod in outlook.pods if pod.trouble and pod.is_live), None)
     if waiting is not None:
         return Said(FALSE, waiting.reason, waiting.message)
