@@ -9,10 +9,13 @@ from tests.operator.builders import SETTINGS
 from tests.operator.training.builders import a_job, a_pod, a_workload, allowed, elastic, plan_for
 from tests.operator.training.world import World
 
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.trainingjob import Phase, TrainingRole
 from shoal.core.pods import PodPhase, Trouble
 from shoal.operator.training.alone import everything
+from shoal.operator.training.facts import training_facts
 from shoal.operator.training.trainers import plan_trainers
+from shoal.platforms.kubernetes.uses import shape
 
 TRAINER, PSERVER, MASTER, ETCD = (
     TrainingRole.TRAINER,
@@ -248,6 +251,84 @@ def test_servers_that_a_job_has_are_not_taken_from_it() -> None:
     assert plan.resize == ()
     back = plan_for(job, workloads=workloads, pods=pods, allowance=allowed(0))
     assert ("job-pserver", 0) in [(each.name, each.count) for each in back.resize]
+
+
+def test_who_was_named_goes_also_after_a_crash() -> None:
+    world = running()
+    world.allowance = allowed(4)
+    world.settle()
+    oldest = world.running()[0]
+    world.allowance = allowed(3, victims=("long-gone", oldest))
+    world.step(cut=1)
+    assert (world.evicted, world.job.memory.victims) == ([], (oldest,))
+    facts = training_facts(world.job, shape, SETTINGS)
+    assert facts is not None
+    assert facts.victims == (oldest,)
+    world.settle()  # without a word of the scheduler, which knows nothing yet
+    assert world.evicted == [oldest]
+    world.allowance = allowed(3, victims=facts.victims)
+    world.settle()
+    assert (len(world.running()), world.job.memory.victims) == (3, ())
+
+
+def test_no_more_victims_are_recorded_than_a_status_holds() -> None:
+    job = a_job(trainer=elastic(1, 900))
+    pods = tuple(a_pod(n) for n in range(900))
+    named = allowed(1, victims=tuple(pod.name for pod in pods[:800]))
+    plan = plan_for(job, workloads=(a_workload(job, TRAINER, 900),), pods=pods, allowance=named)
+    assert len(plan.evict) == 899
+    assert plan.status.memory.victims == named.victims[:MAX_ENTRIES]
+
+
+def test_put_back_by_the_scheduler_it_keeps_the_state_of_its_master() -> None:
+    world = running(master={})
+    etcd = world.live(ETCD)
+    world.allowance = allowed(0, code="OnlineService")
+    world.settle()
+    assert (world.live(), world.live(MASTER), world.live(ETCD)) == ([], [], etcd)
+    assert (world.job.status.phase, said(world, "StateNotKept")[0]) == (Phase.PENDING, "False")
+    world.allowance = allowed(2)
+    world.settle()
+    assert (world.job.status.phase, world.live(ETCD)) == (Phase.RUNNING, etcd)
+
+
+def test_state_on_a_volume_needs_no_pod_while_it_waits() -> None:
+    world = running(master={"etcd-storage": "1Gi"})
+    world.allowance = allowed(0, code="OnlineService")
+    world.settle()
+    assert world.pods == {}
+
+
+@pytest.mark.parametrize(("master", "lost"), [({}, "True"), ({"etcd-storage": "1Gi"}, "False")])
+def test_state_that_a_suspension_loses_is_said(master: dict[str, str], lost: str) -> None:
+    world = running(master=master)
+    assert said(world, "StateNotKept")[0] == "False"
+    spec = a_job(trainer=elastic(), master=master, suspend=True).spec
+    world.job = replace(world.job, spec=spec)
+    world.settle()
+    assert (world.pods, said(world, "StateNotKept")[0]) == ({}, lost)
+
+
+def test_what_trainers_are_found_by_is_made_again_with_them() -> None:
+    world = running(pserver={}, master={})
+    fixed = set(world.fixed)
+    assert "job-pserver" in fixed
+    world.allowance = allowed(0)
+    world.settle()
+    world.fixed.clear()  # somebody deletes them
+    world.allowance = allowed(2)
+    world.settle()
+    assert world.fixed == fixed
+
+
+def test_a_new_process_makes_what_is_missing_once() -> None:
+    world = running(pserver={})
+    fixed = set(world.fixed)
+    world.fixed.clear()
+    world.prepared = None
+    assert world.step().ensure
+    assert world.fixed == fixed
+    assert not world.step().ensure
 
 
 def test_new_bounds_reach_the_master() -> None:

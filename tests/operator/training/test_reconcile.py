@@ -23,10 +23,10 @@ async def scenario(stage: TrainingStage) -> None:
     """Wait, be admitted, grow, shrink, be suspended and come back, succeed."""
     await stage.apply(a_training_job(**WHOLE))
     await stage.until(lambda: stage.is_in("Pending"), "it waits")
-    beside = {"master": 1, "etcd": 1, "pserver": 2}
+    beside, kept = {"master": 1, "etcd": 1, "pserver": 2}, {"etcd": 1}
     for target, phase in ((2, "Running"), (4, "Running"), (1, "Running"), (0, "Pending"), (2, "Running")):
         stage.allow("job", allowed(target))
-        wanted = {**beside, "trainer": target} if target else {}
+        wanted = {**beside, "trainer": target} if target else kept
         await stage.until(lambda phase=phase, wanted=wanted: stage.is_in(phase, **wanted), f"{target} trainers")
     stage.finish()
     await stage.until(lambda: stage.is_in("Succeeded"), "it succeeds")
@@ -140,6 +140,23 @@ async def test_what_the_server_refuses_is_said_and_tried_again() -> None:
         await stage.until(lambda: stage.is_in("Running", pserver=1, trainer=1), "it runs after all")
         assert "Forbidden" not in reasons(stage)
         assert "Forbidden" in stage.events()
+
+
+async def test_a_pod_that_may_not_go_holds_up_no_other() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        await stage.apply(a_training_job(trainer=elastic(1, 4)))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(4))
+        await stage.until(lambda: stage.is_in("Running", trainer=4), "it runs")
+        guarded, *others = stage.running("trainer")
+        stage.server.guarded.add(("default", guarded))
+        stage.allow("job", allowed(1, victims=(guarded, *others)))
+        await stage.until(lambda: len(stage.running("trainer")) == 2, "the others go")
+        await stage.until(lambda: "DisruptionBudget" in reasons(stage), "it says why one does not")
+        assert guarded in stage.running("trainer")
+        stage.server.guarded.clear()
+        await stage.until(lambda: stage.is_in("Running", trainer=1), "it goes at last")
+        assert "DisruptionBudget" not in reasons(stage)
 
 
 async def test_a_name_that_is_taken_is_left_alone() -> None:

@@ -13,6 +13,7 @@ from shoal.operator.standings import of_status
 from shoal.operator.training.objects import pod_template
 from shoal.operator.training.recall import TrainingReader
 from shoal.operator.training.snapshot import TrainingSeen
+from shoal.operator.training.status import NO_IMAGE
 from shoal.scheduler.rows import JobKey, Kind, Part, Priority, Room, Servers
 
 _DEFAULT_GRACE = 30.0
@@ -55,13 +56,14 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
         rooms = {part.role: Room(*shape(pod_template(job, spec, part.role, settings)).amounts) for part in spec.parts}
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
-    written = job.memory.scheduling
+    written, has_image = job.memory.scheduling, bool(spec.image or settings.training_image)
     return JobFacts(
         key=JobKey(job.key.namespace, job.name, Kind.TRAINING_JOB),
         uid=job.uid,
         priority=Priority(spec.priority),
         created=job.created_at.timestamp(),
-        asks=bool(spec.image or settings.training_image),
+        asks=has_image,
+        lacks=None if has_image else ("ImageMissing", NO_IMAGE),
         suspended=spec.suspend,
         min=spec.trainer.min,
         max=spec.trainer.max,
@@ -78,6 +80,7 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
         freezing_window=None if spec.freezing_window is None else spec.freezing_window.total_seconds(),
         grace=float(template["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE)),
         standing=of_status(written),
+        victims=job.memory.victims,
         spares_succeeded=True,
         code=(written.code if written else None) or "",
         reason=(written.reason if written else None) or "",

@@ -38,6 +38,8 @@ class TrainingMemory:
 
     scheduling: SchedulingStatus | None = None
     """The scheduler's last word, as it is written; None: it has not spoken yet."""
+    victims: tuple[str, ...] = ()
+    """Trainers that the scheduler has named to go, and that are still there."""
     form: str | None = None
     """Of which spec the job's fixed objects were made, and are there."""
     trainer_uid: str | None = None

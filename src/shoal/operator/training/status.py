@@ -2,7 +2,7 @@
 
 | phase     | meaning                                                           | what ends it                       |
 | --------- | ----------------------------------------------------------------- | ---------------------------------- |
-| Pending   | it waits for the scheduler, or is suspended: it has no Pods       | it is admitted                     |
+| Pending   | it waits for the scheduler, or is suspended: nothing of it trains | it is admitted                     |
 | Creating  | it is admitted; not all that it needs to train runs yet           | its least number of trainers runs  |
 | Running   | it trains with as many trainers as it should have                 | the scheduler, a loss, its end     |
 | Scaling   | it trains; trainers come or go                                    | they have come or gone             |
@@ -21,6 +21,7 @@ from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said
 from shoal.operator.training.snapshot import RoleCounts, TrainingMemory
 
 _QUOTA = frozenset({"QuotaExceeded", "AboveWholeQuota"})
+NO_IMAGE = "no image is named: say spec.image, or give the operator --training-image"
 _IDLE = Said(FALSE, "Idle", "")
 Conditions = dict[TrainingCondition, Said]
 
@@ -90,6 +91,7 @@ def say(outlook: Outlook) -> tuple[Phase, str, Conditions]:
         TrainingCondition.SCALING: scaling,
         TrainingCondition.IMAGE_MISSING: _image(outlook),
         TrainingCondition.SERVERS_FIXED: _servers(outlook),
+        TrainingCondition.STATE_NOT_KEPT: _state(outlook),
         TrainingCondition.DEGRADED: _degraded(outlook),
         TrainingCondition.SUCCEEDED: Said(UNKNOWN, "Suspended" if outlook.spec.suspend else "Running", ""),
     }
@@ -110,6 +112,7 @@ def say_over(ending: Ending) -> Conditions:
         TrainingCondition.SCALING: _IDLE,
         TrainingCondition.IMAGE_MISSING: Said(FALSE, "Finished", ""),
         TrainingCondition.SERVERS_FIXED: Said(FALSE, "Finished", ""),
+        TrainingCondition.STATE_NOT_KEPT: Said(FALSE, "Finished", ""),
         TrainingCondition.DEGRADED: Said(FALSE, "Finished", ""),
         TrainingCondition.SUCCEEDED: Said(TRUE if ending.success else FALSE, ending.reason, ending.message),
     }
@@ -124,6 +127,7 @@ def say_invalid(why: str) -> Conditions:
         TrainingCondition.SCALING: _IDLE,
         TrainingCondition.IMAGE_MISSING: unknown,
         TrainingCondition.SERVERS_FIXED: unknown,
+        TrainingCondition.STATE_NOT_KEPT: unknown,
         TrainingCondition.DEGRADED: Said(TRUE, "InvalidSpec", why),
         TrainingCondition.SUCCEEDED: unknown,
     }
@@ -156,7 +160,7 @@ def _quota(outlook: Outlook) -> Said:
 
 def _image(outlook: Outlook) -> Said:
     if outlook.image_missing:
-        return Said(TRUE, "ImageMissing", "no image is named: say spec.image, or give the operator --training-image")
+        return Said(TRUE, "ImageMissing", NO_IMAGE)
     return Said(FALSE, "ImageNamed", "")
 
 
@@ -166,6 +170,14 @@ def _servers(outlook: Outlook) -> Said:
         return Said(FALSE, "AsAsked", "")
     why = "the master has no place for them in its world yet, so trainers would not notice more"
     return Said(TRUE, "TrainersCannotFollow", f"{servers.min} parameter servers, the least that is asked for: {why}")
+
+
+def _state(outlook: Outlook) -> Said:
+    spec = outlook.spec
+    if not spec.suspend or spec.etcd is None or spec.etcd_storage is not None or outlook.memory.start_time is None:
+        return Said(FALSE, "AsAsked", "")
+    why = "its etcd has no volume: name master.etcd-storage to keep the state over a suspension"
+    return Said(TRUE, "NoVolume", f"what its master knew is lost, the job will begin its data anew; {why}")
 
 
 def _ready(outlook: Outlook) -> Said:
