@@ -9,7 +9,7 @@ from typing import Any
 from tests.operator.builders import SETTINGS
 from tests.operator.stage import PATIENCE, Crashing
 
-from shoal.api.labels import ROLE
+from shoal.api.labels import JOB_UID, ROLE
 from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.objects import MANAGER
@@ -105,7 +105,7 @@ class TrainingStage:
                 with suppress(NotFound):
                     await self._control(kind, each)
         self._one_set_of_trainers()
-        for pod in self.server.objects(PODS):
+        for pod in self.pods():
             meta = pod["metadata"]
             with suppress(NotFound):
                 if "deletionTimestamp" in meta:
@@ -113,16 +113,20 @@ class TrainingStage:
                     if left > 0 or not self.lets_pods_end:
                         continue
                     await self.client.delete(PODS, meta["name"], namespace="default", grace_seconds=0)
-                elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
-                    self.server.bind("default", meta["name"], "host-1")
+                elif phase(pod) == "Pending" and (host := self.place(pod)):
+                    self.server.bind("default", meta["name"], host)
+
+    def place(self, pod: Json) -> str | None:
+        """The host that a Pod gets; None: it waits."""
+        return "host-1"
 
     def _one_set_of_trainers(self) -> None:
         owners = {
-            pod["metadata"]["ownerReferences"][0]["uid"]
+            (pod["metadata"]["labels"][JOB_UID], pod["metadata"]["ownerReferences"][0]["uid"])
             for pod in self.pods()
             if pod["metadata"]["labels"][ROLE] == "trainer" and phase(pod) not in ("Succeeded", "Failed")
         }
-        assert len(owners) <= 1, "two sets of trainers at once"
+        assert len(owners) == len({job for job, _ in owners}), "two sets of trainers at once"
 
     async def _control(self, kind: Any, each: Json) -> None:
         meta, spec = each["metadata"], each["spec"]
@@ -141,7 +145,8 @@ class TrainingStage:
         """What a Job says of its Pods; how many there should be now."""
         done = sum(phase(pod) == "Succeeded" for pod in over)
         said: Json = {"succeeded": done, "failed": len(over) - done}
-        if done and done == len([pod for pod in self.pods() if pod["metadata"]["labels"][ROLE] == "trainer"]):
+        uid = job["metadata"]["uid"]
+        if done and done == len([pod for pod in self.pods() if pod["metadata"]["ownerReferences"][0]["uid"] == uid]):
             said["conditions"] = [{"type": "Complete", "status": "True"}]
         if (job.get("status") or {}) != said:
             name = job["metadata"]["name"]
@@ -171,7 +176,8 @@ class TrainingStage:
     # Looking -----------------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Json]:
-        return self.server.objects(PODS)
+        """Those of jobs."""
+        return [pod for pod in self.server.objects(PODS) if ROLE in pod["metadata"].get("labels", {})]
 
     def running(self, role: str) -> list[str]:
         return sorted(

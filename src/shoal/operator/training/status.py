@@ -190,8 +190,8 @@ def _ready(outlook: Outlook) -> Said:
     if outlook.is_up:
         return Said(TRUE, "Running", f"{trainers} of {outlook.target} trainers run")
     if outlook.ending:
-        left = f"{outlook.ending} trainer{'s' if outlook.ending != 1 else ''} of before"
-        return Said(FALSE, "TrainersEnding", f"{left} still have to end: no two sets of trainers run at once")
+        before = f"{outlook.ending} trainer{'s' if outlook.ending != 1 else ''} of before"
+        return Said(FALSE, "TrainersEnding", f"{before} still have to end: no two sets of trainers run at once")
     waiting = next((pod.trouble for pod in outlook.pods if pod.trouble and pod.is_live), None)
     if waiting is not None:
         return Said(FALSE, waiting.reason, waiting.message)
