@@ -146,7 +146,8 @@ async def test_two_jobs_share_a_host_and_one_gets_all_of_it_when_the_other_ends(
 
 async def test_a_job_gives_way_to_a_service_and_goes_on_with_the_state_of_its_master() -> None:
     async with shared() as stage, stage.scheduled():
-        await stage.apply(a_training_job("one", trainer={**elastic(2, 2), **BIG}, master={}))
+        exact = {"resources": {"requests": {"cpu": "4900m"}}}  # with master and etcd all of the host
+        await stage.apply(a_training_job("one", trainer={**elastic(2, 2), **exact}, master={}))
         await stage.until(lambda: stage.status("one").get("phase") == "Running", "it runs")
         etcd = stage.running("etcd")
         service = {
