@@ -5,17 +5,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.operator.builders import SETTINGS
+from tests.operator.builders import SETTINGS, at
 from tests.operator.training.builders import a_job, a_pod, a_workload, allowed, elastic, plan_for
 from tests.operator.training.world import World
 
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.trainingjob import Phase, TrainingRole
+from shoal.core.hosts import Amounts, PodUse
 from shoal.core.pods import PodPhase, Trouble
+from shoal.operator.scheduling.ledger import Ledger
+from shoal.operator.scheduling.reading import look_at
 from shoal.operator.training.alone import everything
 from shoal.operator.training.facts import training_facts
 from shoal.operator.training.trainers import plan_trainers
 from shoal.platforms.kubernetes.uses import shape
+from shoal.scheduler.actuation import Standing
 
 TRAINER, PSERVER, MASTER, ETCD = (
     TrainingRole.TRAINER,
@@ -112,8 +116,44 @@ def test_trainers_without_a_host_need_no_eviction() -> None:
     job = a_job(trainer=elastic())
     batch = a_workload(job, TRAINER, 4)
     pods = [a_pod(0), a_pod(1), *(a_pod(n, phase=PodPhase.PENDING, host="", ready=False) for n in (2, 3))]
-    step = plan_trainers(batch, pods, 2, victims=("job-trainer-0",))
+    step = plan_trainers(batch, pods, 2)
     assert (step.parallelism, step.evict) == (2, ())
+    step = plan_trainers(batch, pods, 2, victims=("job-trainer-0",))  # its host was promised to somebody
+    assert (step.parallelism, [pod.name for pod in step.evict]) == (None, ["job-trainer-0"])
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), max_size=8),
+    st.sets(st.integers(0, 7), max_size=3),
+)
+def test_those_go_whose_hosts_the_scheduler_counts_as_free(
+    target: int, shapes: list[tuple[bool, bool, int]], chosen: set[int]
+) -> None:
+    pods, uses = [], []
+    for number, (housed, ready, age) in enumerate(shapes):
+        host, since = (f"host-{number}" if housed else ""), at(age)
+        phase = PodPhase.RUNNING if housed else PodPhase.PENDING
+        pods.append(a_pod(number, phase=phase, host=host, ready=ready and housed, created_at=since))
+        name = pods[-1].name
+        uses.append(
+            PodUse(
+                namespace="default",
+                name=name,
+                uid=name,
+                amounts=Amounts(),
+                job="job-uid",
+                role=str(TRAINER),
+                host=host,
+                since=since.timestamp(),
+            )
+        )
+    victims = tuple(f"job-trainer-{number}" for number in sorted(chosen))[: max(0, len(pods) - target)]
+    facts = training_facts(a_job(trainer=elastic(1, 8)), shape, SETTINGS)
+    assert facts is not None
+    view = look_at(facts, Standing(target=target), uses, Ledger(), victims=victims, now=0.0)
+    step = plan_trainers(a_workload(a_job(), TRAINER, max(len(pods), target + 1)), pods, target, victims)
+    assert sorted(pod.host for pod in step.evict) == sorted(host for host, _ in view.going)
 
 
 def test_a_job_that_is_about_to_end_does_not_grow() -> None:
@@ -143,9 +183,12 @@ def test_a_shrink_takes_exactly_the_excess_and_the_named_first(
     gone = [pod.name for pod in step.evict]
     ran = [pod.name for pod, state in zip(pods, states, strict=True) if state == "runs"]
     assert set(gone) <= set(ran)
-    assert len(gone) == max(0, len(ran) - target)
-    wanted = [name for name in victims if name in ran]
-    assert gone[: len(wanted)] == wanted[: len(gone)]
+    live = [pod.name for pod in pods if pod.is_live]
+    excess = max(0, len(live) - target)
+    wanted = [name for name in victims if name in live][:excess]
+    waiting = [name for name in live if name not in ran and name not in wanted]
+    assert gone[: len([name for name in wanted if name in ran])] == [name for name in wanted if name in ran]
+    assert len(gone) == sum(name in ran for name in wanted) + max(0, excess - len(wanted) - len(waiting))
     assert (step.parallelism == target) is not bool(gone)
 
 
