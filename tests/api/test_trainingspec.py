@@ -32,7 +32,6 @@ def test_the_seeds_job_is_elastic_fault_tolerant_and_has_a_master_of_ours() -> N
         1,
     )
     assert spec.is_ours
-    assert not spec.servers_follow  # three at least and three at most
     assert [(part.role, part.min) for part in spec.parts] == [("master", 1), ("etcd", 1), ("pserver", 3)]
 
 
@@ -63,12 +62,6 @@ def test_a_master_with_an_entrypoint_of_its_own_is_not_ours() -> None:
     assert not of(master={"entrypoint": "./master"}).is_ours
     assert not of().is_ours
     assert not of({"entrypoint": None}, master={}).is_ours
-
-
-def test_servers_follow_only_trainers_that_see_them() -> None:
-    servers = {"min-instance": 1, "max-instance": 3}
-    assert of(pserver=servers, master={}).servers_follow
-    assert not of(pserver=servers).servers_follow
 
 
 def test_the_misspelt_class_is_an_alias() -> None:

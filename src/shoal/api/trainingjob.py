@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import msgspec
 
 from shoal.api.elasticjob import JobPriority
-from shoal.api.fields import DURATION, QUANTITY, Field, IntOrString, a_count, a_text
+from shoal.api.fields import DURATION, MAX_ENTRIES, MAX_NAME, QUANTITY, Field, IntOrString, a_count, a_text
 from shoal.api.meta import Conditions, ObjectMeta, ObservedGeneration
 from shoal.api.scheduling import SchedulingStatus
 
@@ -225,6 +225,8 @@ class TrainingCondition(StrEnum):
     """Neither the job nor the operator's settings name an image."""
     SERVERS_FIXED = "ServersFixed"
     """It asks for a range of parameter servers and gets its least: its trainers would not notice more."""
+    STATE_NOT_KEPT = "StateNotKept"
+    """Its owner has suspended it, and what its master knew went with an etcd that has no volume."""
     DEGRADED = "Degraded"
     SUCCEEDED = "Succeeded"
 
@@ -261,6 +263,9 @@ class TrainingJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     scheduling: Annotated[SchedulingStatus | None, Field("What the scheduler decided, and has to remember.")] = None
     scale_records: Annotated[
         list[ScaleRecord] | None, Field("The last resizes, the newest last.", max_items=MAX_SCALE_RECORDS)
+    ] = None
+    victims: Annotated[
+        list[str] | None, _texts("Trainers that go first while there are too many.", most=MAX_ENTRIES, length=MAX_NAME)
     ] = None
     form: Annotated[str | None, a_text("Of which spec its objects were made.", max_length=64)] = None
     failures: Annotated[

@@ -2,8 +2,8 @@
 
 `understand` reads a TrainingJob that `problems` has nothing against. A job is *ours* when its master is: there is a
 `master` that names no entrypoint of its own, and trainers have one. Then trainers run it under `shoal agent`, join the
-master by themselves, and see every change of their number; so parameter servers can come and go with them. Any other
-job runs what it says, or what its image does, and its parameter servers stay at their least number.
+master by themselves, and see every change of their number. Any other job runs what it says, or what its image does.
+Parameter servers stay at their least number in every job: the master has no place for them in its world yet.
 """
 
 from collections.abc import Mapping
@@ -84,11 +84,6 @@ class TrainingSpec:
     @property
     def is_elastic(self) -> bool:
         return self.trainer.min < self.trainer.max
-
-    @property
-    def servers_follow(self) -> bool:
-        """Parameter servers may be more than their least number: the trainers see them come and go."""
-        return self.pserver is not None and self.pserver.min < self.pserver.max and self.is_ours
 
     @property
     def workspace(self) -> str | None:

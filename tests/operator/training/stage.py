@@ -9,7 +9,7 @@ from typing import Any
 from tests.operator.builders import SETTINGS
 from tests.operator.stage import PATIENCE, Crashing
 
-from shoal.api.labels import ROLE
+from shoal.api.labels import JOB_UID, ROLE
 from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.objects import MANAGER
@@ -29,6 +29,8 @@ from shoal.platforms.kubernetes.workqueue import WorkQueue
 from shoal.scheduler.rows import JobKey
 
 Json = dict[str, Any]
+GRACE_TURNS = 10
+"""How often Kubernetes' controllers work before a Pod that was told to end has ended."""
 WRITES = frozenset({"write_status", "ensure", "create", "resize", "delete", "evict"})
 
 
@@ -47,6 +49,9 @@ class TrainingStage:
     def __init__(self, server: FakeApiServer, client: Client, settings: OperatorSettings) -> None:
         self.server, self.client, self.settings = server, client, settings
         self.words = Words()
+        self.lets_pods_end = True
+        """False: Pods that were told to end use their grace."""
+        self._grace: dict[str, int] = {}
         self._made = 0
 
     @asynccontextmanager
@@ -99,13 +104,29 @@ class TrainingStage:
             for each in self.server.objects(kind):
                 with suppress(NotFound):
                     await self._control(kind, each)
-        for pod in self.server.objects(PODS):
+        self._one_set_of_trainers()
+        for pod in self.pods():
             meta = pod["metadata"]
             with suppress(NotFound):
                 if "deletionTimestamp" in meta:
+                    left = self._grace[meta["uid"]] = self._grace.get(meta["uid"], GRACE_TURNS) - 1
+                    if left > 0 or not self.lets_pods_end:
+                        continue
                     await self.client.delete(PODS, meta["name"], namespace="default", grace_seconds=0)
-                elif (pod.get("status") or {}).get("phase", "Pending") == "Pending":
-                    self.server.bind("default", meta["name"], "host-1")
+                elif phase(pod) == "Pending" and (host := self.place(pod)):
+                    self.server.bind("default", meta["name"], host)
+
+    def place(self, pod: Json) -> str | None:
+        """The host that a Pod gets; None: it waits."""
+        return "host-1"
+
+    def _one_set_of_trainers(self) -> None:
+        owners = {
+            (pod["metadata"]["labels"][JOB_UID], pod["metadata"]["ownerReferences"][0]["uid"])
+            for pod in self.pods()
+            if pod["metadata"]["labels"][ROLE] == "trainer" and phase(pod) not in ("Succeeded", "Failed")
+        }
+        assert len(owners) == len({job for job, _ in owners}), "two sets of trainers at once"
 
     async def _control(self, kind: Any, each: Json) -> None:
         meta, spec = each["metadata"], each["spec"]
@@ -124,7 +145,8 @@ class TrainingStage:
         """What a Job says of its Pods; how many there should be now."""
         done = sum(phase(pod) == "Succeeded" for pod in over)
         said: Json = {"succeeded": done, "failed": len(over) - done}
-        if done and done == len([pod for pod in self.pods() if pod["metadata"]["labels"][ROLE] == "trainer"]):
+        uid = job["metadata"]["uid"]
+        if done and done == len([pod for pod in self.pods() if pod["metadata"]["ownerReferences"][0]["uid"] == uid]):
             said["conditions"] = [{"type": "Complete", "status": "True"}]
         if (job.get("status") or {}) != said:
             name = job["metadata"]["name"]
@@ -154,7 +176,8 @@ class TrainingStage:
     # Looking -----------------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Json]:
-        return self.server.objects(PODS)
+        """Those of jobs."""
+        return [pod for pod in self.server.objects(PODS) if ROLE in pod["metadata"].get("labels", {})]
 
     def running(self, role: str) -> list[str]:
         return sorted(

@@ -214,3 +214,10 @@ def test_every_valid_job_can_be_made_and_shaped(written: dict[str, Any]) -> None
         manifest = workload(job, spec, part.role, part.min, SETTINGS)
         msgspec.json.encode(manifest)
         shape(manifest["spec"]["template"])
+
+
+def test_trainers_on_the_hosts_network_take_no_ports_there() -> None:
+    job = a_job(host_network=True, pserver={})
+    assert "ports" not in pod(job, TRAINER)["containers"][0]
+    assert pod(job, PSERVER)["containers"][0]["ports"]
+    assert pod(a_job(), TRAINER)["containers"][0]["ports"]

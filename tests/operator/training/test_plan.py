@@ -5,14 +5,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.operator.builders import SETTINGS
+from tests.operator.builders import SETTINGS, at
 from tests.operator.training.builders import a_job, a_pod, a_workload, allowed, elastic, plan_for
 from tests.operator.training.world import World
 
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.trainingjob import Phase, TrainingRole
+from shoal.core.hosts import Amounts, PodUse
 from shoal.core.pods import PodPhase, Trouble
+from shoal.operator.scheduling.ledger import Ledger
+from shoal.operator.scheduling.reading import look_at
 from shoal.operator.training.alone import everything
+from shoal.operator.training.facts import training_facts
 from shoal.operator.training.trainers import plan_trainers
+from shoal.platforms.kubernetes.uses import shape
+from shoal.scheduler.actuation import Standing
 
 TRAINER, PSERVER, MASTER, ETCD = (
     TrainingRole.TRAINER,
@@ -109,8 +116,44 @@ def test_trainers_without_a_host_need_no_eviction() -> None:
     job = a_job(trainer=elastic())
     batch = a_workload(job, TRAINER, 4)
     pods = [a_pod(0), a_pod(1), *(a_pod(n, phase=PodPhase.PENDING, host="", ready=False) for n in (2, 3))]
-    step = plan_trainers(batch, pods, 2, victims=("job-trainer-0",))
+    step = plan_trainers(batch, pods, 2)
     assert (step.parallelism, step.evict) == (2, ())
+    step = plan_trainers(batch, pods, 2, victims=("job-trainer-0",))  # its host was promised to somebody
+    assert (step.parallelism, [pod.name for pod in step.evict]) == (None, ["job-trainer-0"])
+
+
+@given(
+    st.integers(1, 6),
+    st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(0, 3)), max_size=8),
+    st.sets(st.integers(0, 7), max_size=3),
+)
+def test_those_go_whose_hosts_the_scheduler_counts_as_free(
+    target: int, shapes: list[tuple[bool, bool, int]], chosen: set[int]
+) -> None:
+    pods, uses = [], []
+    for number, (housed, ready, age) in enumerate(shapes):
+        host, since = (f"host-{number}" if housed else ""), at(age)
+        phase = PodPhase.RUNNING if housed else PodPhase.PENDING
+        pods.append(a_pod(number, phase=phase, host=host, ready=ready and housed, created_at=since))
+        name = pods[-1].name
+        uses.append(
+            PodUse(
+                namespace="default",
+                name=name,
+                uid=name,
+                amounts=Amounts(),
+                job="job-uid",
+                role=str(TRAINER),
+                host=host,
+                since=since.timestamp(),
+            )
+        )
+    victims = tuple(f"job-trainer-{number}" for number in sorted(chosen))[: max(0, len(pods) - target)]
+    facts = training_facts(a_job(trainer=elastic(1, 8)), shape, SETTINGS)
+    assert facts is not None
+    view = look_at(facts, Standing(target=target), uses, Ledger(), victims=victims, now=0.0)
+    step = plan_trainers(a_workload(a_job(), TRAINER, max(len(pods), target + 1)), pods, target, victims)
+    assert sorted(pod.host for pod in step.evict) == sorted(host for host, _ in view.going)
 
 
 def test_a_job_that_is_about_to_end_does_not_grow() -> None:
@@ -140,9 +183,12 @@ def test_a_shrink_takes_exactly_the_excess_and_the_named_first(
     gone = [pod.name for pod in step.evict]
     ran = [pod.name for pod, state in zip(pods, states, strict=True) if state == "runs"]
     assert set(gone) <= set(ran)
-    assert len(gone) == max(0, len(ran) - target)
-    wanted = [name for name in victims if name in ran]
-    assert gone[: len(wanted)] == wanted[: len(gone)]
+    live = [pod.name for pod in pods if pod.is_live]
+    excess = max(0, len(live) - target)
+    wanted = [name for name in victims if name in live][:excess]
+    waiting = [name for name in live if name not in ran and name not in wanted]
+    assert gone[: len([name for name in wanted if name in ran])] == [name for name in wanted if name in ran]
+    assert len(gone) == sum(name in ran for name in wanted) + max(0, excess - len(wanted) - len(waiting))
     assert (step.parallelism == target) is not bool(gone)
 
 
@@ -227,18 +273,105 @@ def test_what_changed_while_it_was_suspended_is_made_anew() -> None:
     assert world.workloads["job-pserver"].form != old.form
 
 
-def test_servers_follow_where_trainers_see_them() -> None:
-    servers = {"min-instance": 1, "max-instance": 3}
-    world = running(pserver=servers, master={})
+@pytest.mark.parametrize("ours", [True, False])
+def test_servers_stay_at_their_least_and_it_is_said(ours: bool) -> None:
+    world = running(pserver={"min-instance": 1, "max-instance": 3}, **({"master": {}} if ours else {}))
     world.allowance = allowed(4, servers=3)
     world.settle()
-    assert len(world.live(PSERVER)) == 3
-    assert said(world, "ServersFixed") == ("False", "AsAsked")
-    plain = running(pserver=servers)
-    plain.allowance = allowed(4, servers=3)
-    plain.settle()
-    assert len(plain.live(PSERVER)) == 1
-    assert said(plain, "ServersFixed") == ("True", "TrainersCannotFollow")
+    assert len(world.live(PSERVER)) == 1
+    assert said(world, "ServersFixed") == ("True", "TrainersCannotFollow")
+    plain = running(pserver={"min-instance": 2})
+    assert said(plain, "ServersFixed") == ("False", "AsAsked")
+
+
+def test_servers_that_a_job_has_are_not_taken_from_it() -> None:
+    job = a_job(trainer=elastic(1, 8), pserver={"min-instance": 1, "max-instance": 4}, master={})
+    there = {TRAINER: 8, PSERVER: 4, MASTER: 1, ETCD: 1}
+    workloads = tuple(a_workload(job, role, count) for role, count in there.items())
+    pods = (*(a_pod(n) for n in range(8)), *(a_pod(n, PSERVER) for n in range(4)))
+    plan = plan_for(job, workloads=workloads, pods=pods, allowance=allowed(2, servers=1))
+    assert len(plan.evict) == 6
+    assert plan.resize == ()
+    back = plan_for(job, workloads=workloads, pods=pods, allowance=allowed(0))
+    assert ("job-pserver", 0) in [(each.name, each.count) for each in back.resize]
+
+
+def test_who_was_named_goes_also_after_a_crash() -> None:
+    world = running()
+    world.allowance = allowed(4)
+    world.settle()
+    oldest = world.running()[0]
+    world.allowance = allowed(3, victims=("long-gone", oldest))
+    world.step(cut=1)
+    assert (world.evicted, world.job.memory.victims) == ([], (oldest,))
+    facts = training_facts(world.job, shape, SETTINGS)
+    assert facts is not None
+    assert facts.victims == (oldest,)
+    world.settle()  # without a word of the scheduler, which knows nothing yet
+    assert world.evicted == [oldest]
+    world.allowance = allowed(3, victims=facts.victims)
+    world.settle()
+    assert (len(world.running()), world.job.memory.victims) == (3, ())
+
+
+def test_no_more_victims_are_recorded_than_a_status_holds() -> None:
+    job = a_job(trainer=elastic(1, 900))
+    pods = tuple(a_pod(n) for n in range(900))
+    named = allowed(1, victims=tuple(pod.name for pod in pods[:800]))
+    plan = plan_for(job, workloads=(a_workload(job, TRAINER, 900),), pods=pods, allowance=named)
+    assert len(plan.evict) == 899
+    assert plan.status.memory.victims == named.victims[:MAX_ENTRIES]
+
+
+def test_put_back_by_the_scheduler_it_keeps_the_state_of_its_master() -> None:
+    world = running(master={})
+    etcd = world.live(ETCD)
+    world.allowance = allowed(0, code="OnlineService")
+    world.settle()
+    assert (world.live(), world.live(MASTER), world.live(ETCD)) == ([], [], etcd)
+    assert (world.job.status.phase, said(world, "StateNotKept")[0]) == (Phase.PENDING, "False")
+    world.allowance = allowed(2)
+    world.settle()
+    assert (world.job.status.phase, world.live(ETCD)) == (Phase.RUNNING, etcd)
+
+
+def test_state_on_a_volume_needs_no_pod_while_it_waits() -> None:
+    world = running(master={"etcd-storage": "1Gi"})
+    world.allowance = allowed(0, code="OnlineService")
+    world.settle()
+    assert world.pods == {}
+
+
+@pytest.mark.parametrize(("master", "lost"), [({}, "True"), ({"etcd-storage": "1Gi"}, "False")])
+def test_state_that_a_suspension_loses_is_said(master: dict[str, str], lost: str) -> None:
+    world = running(master=master)
+    assert said(world, "StateNotKept")[0] == "False"
+    spec = a_job(trainer=elastic(), master=master, suspend=True).spec
+    world.job = replace(world.job, spec=spec)
+    world.settle()
+    assert (world.pods, said(world, "StateNotKept")[0]) == ({}, lost)
+
+
+def test_what_trainers_are_found_by_is_made_again_with_them() -> None:
+    world = running(pserver={}, master={})
+    fixed = set(world.fixed)
+    assert "job-pserver" in fixed
+    world.allowance = allowed(0)
+    world.settle()
+    world.fixed.clear()  # somebody deletes them
+    world.allowance = allowed(2)
+    world.settle()
+    assert world.fixed == fixed
+
+
+def test_a_new_process_makes_what_is_missing_once() -> None:
+    world = running(pserver={})
+    fixed = set(world.fixed)
+    world.fixed.clear()
+    world.prepared = None
+    assert world.step().ensure
+    assert world.fixed == fixed
+    assert not world.step().ensure
 
 
 def test_new_bounds_reach_the_master() -> None:
@@ -318,7 +451,7 @@ def test_only_the_last_ten_resizes_are_kept() -> None:
 
 
 def test_where_nobody_arbitrates_a_job_gets_what_it_asks_for() -> None:
-    job = a_job(trainer=elastic(1, 4), pserver={"max-instance": 2})
+    job = a_job(trainer=elastic(1, 4), pserver={"min-instance": 2, "max-instance": 3})
     found = everything(job)
     assert found is not None
     assert (found.standing.target, found.servers) == (4, 2)

@@ -23,10 +23,10 @@ async def scenario(stage: TrainingStage) -> None:
     """Wait, be admitted, grow, shrink, be suspended and come back, succeed."""
     await stage.apply(a_training_job(**WHOLE))
     await stage.until(lambda: stage.is_in("Pending"), "it waits")
-    beside = {"master": 1, "etcd": 1, "pserver": 2}
+    beside, kept = {"master": 1, "etcd": 1, "pserver": 2}, {"etcd": 1}
     for target, phase in ((2, "Running"), (4, "Running"), (1, "Running"), (0, "Pending"), (2, "Running")):
         stage.allow("job", allowed(target))
-        wanted = {**beside, "trainer": target} if target else {}
+        wanted = {**beside, "trainer": target} if target else kept
         await stage.until(lambda phase=phase, wanted=wanted: stage.is_in(phase, **wanted), f"{target} trainers")
     stage.finish()
     await stage.until(lambda: stage.is_in("Succeeded"), "it succeeds")
@@ -81,6 +81,22 @@ async def test_the_end_is_the_same_whichever_write_was_the_last(every: int) -> N
         async with a_training_stage() as stage, relayed(stage, crash_after):
             await scenario(stage)
             await stage.until(lambda stage=stage: outcome(stage) == expected, f"crash after write {crash_after}")
+
+
+async def test_no_trainers_are_made_while_those_of_before_still_end() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        await stage.apply(a_training_job(trainer=elastic(3, 3)))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(3))
+        await stage.until(lambda: stage.is_in("Running", trainer=3), "it runs")
+        stage.lets_pods_end = False
+        stage.allow("job", allowed(0))
+        await stage.until(lambda: not stage.server.objects(JOBS), "it is put back")
+        stage.allow("job", allowed(3))
+        await stage.until(lambda: "TrainersEnding" in reasons(stage, "False"), "it says what it waits for")
+        assert not stage.server.objects(JOBS)
+        stage.lets_pods_end = True
+        await stage.until(lambda: stage.is_in("Running", trainer=3), "it comes back")
 
 
 async def test_nothing_is_written_where_nothing_changes() -> None:
@@ -155,6 +171,23 @@ async def test_the_job_counts_how_a_trainer_ends_until_its_eviction_is_accepted(
         assert finalizers()[0] == [tracked, "example.com/theirs"]
 
 
+async def test_a_pod_that_may_not_go_holds_up_no_other() -> None:
+    async with a_training_stage() as stage, stage.operator():
+        await stage.apply(a_training_job(trainer=elastic(1, 4)))
+        await stage.until(lambda: stage.status() != {}, "it is seen")
+        stage.allow("job", allowed(4))
+        await stage.until(lambda: stage.is_in("Running", trainer=4), "it runs")
+        guarded, *others = stage.running("trainer")
+        stage.server.guarded.add(("default", guarded))
+        stage.allow("job", allowed(1, victims=(guarded, *others)))
+        await stage.until(lambda: len(stage.running("trainer")) == 2, "the others go")
+        await stage.until(lambda: "DisruptionBudget" in reasons(stage), "it says why one does not")
+        assert guarded in stage.running("trainer")
+        stage.server.guarded.clear()
+        await stage.until(lambda: stage.is_in("Running", trainer=1), "it goes at last")
+        assert "DisruptionBudget" not in reasons(stage)
+
+
 async def test_a_name_that_is_taken_is_left_alone() -> None:
     async with a_training_stage() as stage, stage.operator():
         theirs = {"metadata": {"name": "job-trainer", "namespace": "default"}, "spec": {"parallelism": 7}}
@@ -190,5 +223,5 @@ async def test_a_spec_that_breaks_the_rules_of_today_is_said() -> None:
         await stage.until(lambda: stage.is_in("Running", trainer=3), "mended, it runs")
 
 
-def reasons(stage: TrainingStage) -> set[str]:
-    return {each["reason"] for each in stage.status().get("conditions", []) if each["status"] == "True"}
+def reasons(stage: TrainingStage, status: str = "True") -> set[str]:
+    return {each["reason"] for each in stage.status().get("conditions", []) if each["status"] == status}

@@ -1,5 +1,6 @@
 """A TrainingJob through anything: Pods die, the scheduler changes its mind, the user too, the operator crashes."""
 
+import random
 from dataclasses import replace
 
 import msgspec
@@ -39,6 +40,13 @@ class Life(RuleBasedStateMachine):
         pick.shuffle(victims)  # type: ignore[attr-defined]
         self.world.allowance = allowed(target, victims=tuple(victims[:3]), servers=servers)
         self.target = target
+
+    @rule()
+    def a_service_comes_and_goes(self) -> None:
+        self.the_scheduler_decides(-1, 0, random.Random(0))
+        self.world.step()
+        self.the_scheduler_decides(self.least, 0, random.Random(0))
+        self.world.step()
 
     @rule()
     def the_operator_looks(self) -> None:
@@ -95,7 +103,9 @@ class Life(RuleBasedStateMachine):
         assert job.status.phase is (Phase.RUNNING if target else Phase.PENDING) or finishing
         if job.spec.pserver is not None:
             servers = len(world.live(TrainingRole.PSERVER))
-            assert servers == 0 if not target else 1 <= servers <= (3 if job.spec.is_ours else 1)
+            assert servers == (1 if target else 0)
+        if job.spec.etcd is not None and (target or job.spec.suspend):  # put back, it keeps what it has
+            assert len(world.live(TrainingRole.ETCD)) == (1 if target else 0)
         assert len(world.live(TrainingRole.MASTER)) == (1 if target and job.spec.master else 0)
 
     # What always holds -------------------------------------------------------------------------------------------
@@ -113,7 +123,9 @@ class Life(RuleBasedStateMachine):
         if self.target is None:
             assert not self.world.pods
             assert not self.world.workloads
-        assert len(self.world.live()) <= MOST
+        trainers = [self.world.pods[name] for name in self.world.there()]
+        assert len(trainers) <= MOST
+        assert len({pod.owner for pod in trainers}) <= 1, "two sets of trainers at once"
         assert len(self.world.job.memory.records) <= MAX_SCALE_RECORDS
 
 

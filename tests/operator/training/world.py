@@ -96,6 +96,8 @@ class World:
         meta, spec = manifest["metadata"], manifest["spec"]
         if meta["name"] in self.workloads:
             return
+        if meta["labels"][ROLE] == TRAINER:
+            assert not self.there(), "trainers of before still run"
         assert self.job.memory.target > 0, "nothing is made for a job that was never admitted"
         self.made += 1
         self.workloads[meta["name"]] = Workload(
@@ -109,8 +111,15 @@ class World:
 
     def _resize(self, name: str, count: int) -> None:
         if name in self.workloads:
-            assert count <= max(self.job.memory.target, 64), "a number that nobody has recorded"
+            self._check(self.workloads[name].role, count)
             self.workloads[name] = replace(self.workloads[name], wanted=count)
+
+    def _check(self, role: TrainingRole, count: int) -> None:
+        """No number is written that the record does not allow."""
+        spec, target = self.job.spec, self.job.memory.target
+        assert spec is not None
+        least = {part.role: part.min for part in spec.parts}
+        assert count <= (target if role is TRAINER else least[role] if target else 0), f"nobody has recorded {count}"
 
     def _delete(self, name: str) -> None:
         gone = self.workloads.pop(name, None)
@@ -180,6 +189,10 @@ class World:
 
     def live(self, role: TrainingRole = TRAINER) -> list[str]:
         return sorted(pod.name for pod in self.pods.values() if pod.role is role and pod.is_live)
+
+    def there(self) -> list[str]:
+        """Trainers whose containers may run: those that are told to end, too."""
+        return sorted(pod.name for pod in self.pods.values() if pod.role is TRAINER and not pod.is_over)
 
     def running(self, role: TrainingRole = TRAINER) -> list[str]:
         return sorted(pod.name for pod in self.pods.values() if pod.role is role and pod.is_running)

@@ -15,6 +15,8 @@ class JobFacts:
     created: Seconds = 0.0
     asks: bool = True
     """Whether anybody has said what it should have. One of which nobody has takes no part yet."""
+    lacks: tuple[str, str] | None = None
+    """What has to be said first, as a code and a sentence; None: how many members it should have."""
     suspended: bool = False
     """By its owner."""
     min: int = 1

@@ -87,7 +87,7 @@ def look_at(
         max=facts.max,
         unit=facts.unit,
         each=facts.each,
-        fixed=facts.fixed,
+        fixed=facts.fixed if standing.target else _without_host(facts.fixed, others),
         servers=facts.servers,
         target=standing.target,
         placed=dict(sorted(placed.items())),
@@ -133,9 +133,15 @@ def _missing(facts: JobFacts, target: int, others: Sequence[PodUse]) -> tuple[Pa
     wanted = list(facts.fixed)
     if facts.servers is not None:
         wanted.append(Part(role=facts.server_role, each=facts.servers.each, count=facts.servers.beside(target)))
+    return _without_host(wanted, others)
+
+
+def _without_host(parts: Iterable[Part], others: Sequence[PodUse]) -> tuple[Part, ...]:
+    """What of these is still to be placed. A job that waits may have some of them: a master, or an etcd for its state.
+    Room that those have is not looked for again."""
     housed = Counter(pod.role for pod in others if pod.host)
     return tuple(
-        replace(part, count=part.count - housed[part.role]) for part in wanted if part.count > housed[part.role]
+        replace(part, count=part.count - housed[part.role]) for part in parts if part.count > housed[part.role]
     )
 
 

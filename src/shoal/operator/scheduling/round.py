@@ -99,7 +99,7 @@ def begin(
             allowance, views[facts.key] = _taken_up(facts, saved, known.ledger, looks, min_v, capacity, settings, now)
         else:
             allowance = _set_aside(facts, saved, known.ledger, capacity, settings, now)
-            if not facts.suspended:
+            if not facts.suspended and facts.lacks is None:  # a master will say how many members it should have
                 without_plan += 1
                 allowance = replace(allowance, starts_master=without_plan <= settings.max_starting_masters)
         holding[facts.key] = Held(uid=facts.uid, allowance=allowance)
@@ -198,7 +198,8 @@ def _set_aside(
     standing = advance(standing, view.row, view.running, capacity, now, settings)
     if facts.suspended:
         return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it")
-    return Allowance(standing=standing, code=NO_PLAN, reason="nobody has said how many members it should have")
+    code, reason = facts.lacks or (NO_PLAN, "nobody has said how many members it should have")
+    return Allowance(standing=standing, code=code, reason=reason)
 
 
 def _remembered(facts: JobFacts) -> Allowance | None:

@@ -11,7 +11,7 @@ def everything(job: TrainingSeen) -> Allowance | None:
         return None
     return Allowance(
         standing=Standing(target=spec.trainer.max),
-        servers=spec.pserver.max if spec.pserver else None,
+        servers=spec.pserver.min if spec.pserver else None,
         code="Admitted",
         reason="nobody else decides: it gets what it asks for",
     )

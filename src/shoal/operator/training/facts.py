@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shoal.api.trainingjob import TrainingRole
-from shoal.api.trainingspec import Instances, TrainingSpec
+from shoal.api.trainingspec import Instances
 from shoal.operator.ports import Json
 from shoal.operator.scheduling.elastic import Shaper
 from shoal.operator.scheduling.facts import JobFacts
@@ -13,6 +13,7 @@ from shoal.operator.standings import of_status
 from shoal.operator.training.objects import pod_template
 from shoal.operator.training.recall import TrainingReader
 from shoal.operator.training.snapshot import TrainingSeen
+from shoal.operator.training.status import NO_IMAGE
 from shoal.scheduler.rows import JobKey, Kind, Part, Priority, Room, Servers
 
 _DEFAULT_GRACE = 30.0
@@ -55,13 +56,14 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
         rooms = {part.role: Room(*shape(pod_template(job, spec, part.role, settings)).amounts) for part in spec.parts}
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
-    written = job.memory.scheduling
+    written, has_image = job.memory.scheduling, bool(spec.image or settings.training_image)
     return JobFacts(
         key=JobKey(job.key.namespace, job.name, Kind.TRAINING_JOB),
         uid=job.uid,
         priority=Priority(spec.priority),
         created=job.created_at.timestamp(),
-        asks=bool(spec.image or settings.training_image),
+        asks=has_image,
+        lacks=None if has_image else ("ImageMissing", NO_IMAGE),
         suspended=spec.suspend,
         min=spec.trainer.min,
         max=spec.trainer.max,
@@ -73,18 +75,18 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
             for part in spec.parts
             if part.role is not TrainingRole.PSERVER
         ),
-        servers=None if spec.pserver is None else _servers(spec, spec.pserver, rooms[TrainingRole.PSERVER]),
+        servers=None if spec.pserver is None else _servers(spec.pserver, rooms[TrainingRole.PSERVER]),
         server_role=str(TrainingRole.PSERVER),
         freezing_window=None if spec.freezing_window is None else spec.freezing_window.total_seconds(),
         grace=float(template["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE)),
         standing=of_status(written),
+        victims=job.memory.victims,
         spares_succeeded=True,
         code=(written.code if written else None) or "",
         reason=(written.reason if written else None) or "",
     )
 
 
-def _servers(spec: TrainingSpec, pserver: Instances, each: Room) -> Servers:
-    """As many for each trainer as there are beside all of them, where the trainers can follow; else the least."""
-    most = pserver.max if spec.servers_follow else pserver.min
-    return Servers(each=each, min=pserver.min, max=most, per_trainer=most / spec.trainer.max)
+def _servers(pserver: Instances, each: Room) -> Servers:
+    """The least number of them beside any number of trainers: trainers would not notice more."""
+    return Servers(each=each, min=pserver.min, max=pserver.min, per_trainer=0.0)

@@ -31,7 +31,7 @@ from shoal.operator.pods import LOCKED, SECRETS, SHOAL, bring_agent, mount_agent
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.training.snapshot import TrainingSeen
 
-VERSION = "1"
+VERSION = "2"
 """Raised when what is made of one and the same spec changes."""
 MASTER_PORT, ETCD_PORT, PEER_PORT = 8080, 2379, 2380
 """A master that is not ours listens on the first, as the first controller's did."""
@@ -303,6 +303,8 @@ def _container(job: TrainingSeen, spec: TrainingSpec, part: Instances, settings:
     stop = written.pre_stop_cmd or spec.written.pre_stop_cmd
     probes = {"livenessProbe": written.liveness_probe, "readinessProbe": written.readiness_probe}
     ports = (MASTER_PORT,) if part.role is TrainingRole.MASTER else spec.ports
+    if spec.host_network and part.role is TrainingRole.TRAINER:
+        ports = ()  # nobody calls them, and a port that is named is taken on the host: one trainer on each
     return {
         "name": str(part.role),
         "image": spec.image or settings.training_image or "",

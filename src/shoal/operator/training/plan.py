@@ -5,10 +5,11 @@ which is recorded in the status before anything is done about it. Without a new 
 the recorded one holds: a job keeps what it has, and one that was never admitted gets nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from shoal.api.fields import MAX_ENTRIES
 from shoal.api.trainingjob import MAX_SCALE_RECORDS, TrainingCondition, TrainingRole
 from shoal.api.trainingspec import TrainingSpec
 from shoal.core.workloads import Workload, WorkloadKind
@@ -56,7 +57,8 @@ class WorkloadRef:
 class TrainingPlan:
     status: TrainingStatus
     ensure: tuple[Manifest, ...] = ()
-    """Fixed objects that must exist, as they are here, before anything else is made."""
+    """Fixed objects that must exist, as they are here, before anything else is made. Somebody may have deleted one, so
+    they are seen to at the first look of a process, and whenever trainers are made."""
     form: str | None = None
     """What is prepared once all of `ensure` is there."""
     create: tuple[Manifest, ...] = ()
@@ -102,7 +104,7 @@ class _Decision:
         if ending is not None:
             return self._end(memory, ending)
         target = self._target(memory)
-        wanted = self._wanted(memory, target)
+        wanted = self._wanted(target)
         memory = self._with_record(memory, target)
         steps = self._steps(wanted)
         if not steps.ensure and target:
@@ -119,7 +121,7 @@ class _Decision:
         memory = self.before
         allowance = self.snapshot.allowance
         if allowance is not None:
-            memory = replace(memory, scheduling=to_status(allowance))
+            memory = replace(memory, scheduling=to_status(allowance), victims=self._still_there(allowance.victims))
         trainer = self.trainer
         if trainer is None:
             return memory
@@ -127,21 +129,34 @@ class _Decision:
             return replace(memory, trainer_failed=max(trainer.failed, memory.trainer_failed))
         return replace(memory, trainer_uid=trainer.uid, trainer_failed=trainer.failed, earlier_failures=memory.failures)
 
+    def _still_there(self, victims: Sequence[str]) -> tuple[str, ...]:
+        """They are recorded before anybody is evicted: whoever comes after us has to free the same hosts."""
+        live = {pod.name for pod in self.snapshot.pods_of(TrainingRole.TRAINER) if pod.is_live}
+        return tuple(name for name in victims if name in live)[:MAX_ENTRIES]
+
     def _target(self, memory: TrainingMemory) -> int:
         """Trainers that there should be. What the user takes back since the last decision counts at once."""
         if self.spec.suspend or self._image_is_missing():
             return 0
         return min(memory.target, self.spec.trainer.max)
 
-    def _wanted(self, memory: TrainingMemory, target: int) -> dict[TrainingRole, int]:
-        """How many Pods each role should have: a job that is not admitted has none."""
+    def _wanted(self, target: int) -> dict[TrainingRole, int]:
+        """How many Pods each role should have: a job that is not admitted has none, but for its state."""
         found = {TrainingRole.TRAINER: target}
         for part in self.spec.parts:
             found[part.role] = part.min if target else 0
-        servers = memory.scheduling.servers if memory.scheduling else None
-        if target and self.spec.servers_follow and self.spec.pserver is not None and servers is not None:
-            found[TrainingRole.PSERVER] = min(max(servers, self.spec.pserver.min), self.spec.pserver.max)
+        servers = _there(self.snapshot.workload(TrainingRole.PSERVER))
+        if target and self.spec.pserver is not None and servers is not None:  # each holds parameters that no other has
+            found[TrainingRole.PSERVER] = max(self.spec.pserver.min, servers.wanted)
+        if not target and self.spec.etcd is not None and self._etcd_stays():
+            found[TrainingRole.ETCD] = self.spec.etcd.min
         return found
+
+    def _etcd_stays(self) -> bool:
+        """A job that the scheduler put back goes on where it was, with the state of its master. Where that has no
+        volume it is in the Pods of etcd, which are small; only the job's owner takes them away."""
+        there = _there(self.snapshot.workload(TrainingRole.ETCD))
+        return not self.spec.suspend and self.spec.etcd_storage is None and there is not None and there.wanted > 0
 
     def _image_is_missing(self) -> bool:
         return not (self.spec.image or self.settings.training_image)
@@ -193,7 +208,8 @@ class _Decision:
 
     def _steps(self, wanted: Mapping[TrainingRole, int]) -> TrainingPlan:
         ensure: tuple[Manifest, ...] = ()
-        if wanted[TrainingRole.TRAINER] and self.form not in (self.snapshot.prepared, self.before.form):
+        makes_trainers = self.snapshot.workload(TrainingRole.TRAINER) is None and not self.snapshot.ending_trainers
+        if wanted[TrainingRole.TRAINER] and (makes_trainers or self.form != self.snapshot.prepared):
             ensure = fixed_objects(self.job, self.spec, self.settings)
         create: list[Manifest] = []
         resize: list[Resized] = []
@@ -212,13 +228,14 @@ class _Decision:
                 resize.append(_resized(there, count))
         trainers, count = self.snapshot.workload(TrainingRole.TRAINER), wanted[TrainingRole.TRAINER]
         if trainers is None:
-            if count:
+            if count and makes_trainers:
                 hosts = self.snapshot.allowance.hosts if self.snapshot.allowance else None
                 create.append(workload(self.job, self.spec, TrainingRole.TRAINER, count, self.settings, hosts=hosts))
         elif self.trainer is not None and not count:
             delete.append(_ref(trainers))  # its Pods go with it; another one is made when the job comes back
         elif self.trainer is not None:
-            victims = self.snapshot.allowance.victims if self.snapshot.allowance else ()
+            allowance = self.snapshot.allowance
+            victims = allowance.victims if allowance is not None else self.before.victims
             pods = [pod for pod in self.snapshot.pods_of(TrainingRole.TRAINER) if pod.owner == trainers.uid]
             step = plan_trainers(trainers, pods, count, victims)
             evict = tuple(PodRef(name=pod.name, uid=pod.uid) for pod in step.evict)
@@ -271,6 +288,7 @@ class _Decision:
             counts=counts,
             image_missing=self._image_is_missing(),
             changing=bool(steps.resize or steps.evict),
+            ending=self.snapshot.ending_trainers,
             pods=self.snapshot.pods,
             troubles=self.snapshot.troubles,
         )

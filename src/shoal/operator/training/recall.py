@@ -80,6 +80,7 @@ def recalled(written: TrainingJobStatus) -> TrainingStatus:
     earlier = written.failures or 0
     memory = TrainingMemory(
         scheduling=written.scheduling,
+        victims=tuple(written.victims or ()),
         form=written.form,
         trainer_uid=trainer.uid if trainer else None,
         trainer_failed=max((trainer.failed or 0) - earlier, 0) if trainer else 0,
@@ -129,6 +130,7 @@ def written_status(job: TrainingSeen, status: TrainingStatus) -> dict[str, Any]:
             for each in memory.records
         ]
         or None,
+        victims=list(memory.victims) or None,
         form=memory.form,
         failures=memory.earlier_failures or None,
         start_time=memory.start_time,

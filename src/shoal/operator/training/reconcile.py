@@ -4,7 +4,7 @@ Safe to call at any time, twice, late, or by two processes at once: the status i
 still as it was read; every object has one name, so making it twice makes one; a number is written, never a difference.
 
 What the server refuses is remembered until the next try and stands in the job's status meanwhile. What has nothing to
-do with it goes on: a Job that the quota does not admit holds up no eviction.
+do with it goes on: a Job that the quota does not admit holds up no eviction, and one eviction no other.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from functools import partial
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.allowances import Allowance, Allowances
-from shoal.operator.plan import PodRef
 from shoal.operator.ports import Json
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
@@ -120,7 +119,7 @@ class TrainingReconciler:
         cluster, namespace = self._cluster, job.key.namespace
         gone = [partial(cluster.delete, each.kind, namespace, each.name, each.uid) for each in plan.delete]
         await self._try(job, "delete", gone)
-        await self._try(job, "evict", [partial(self._evict, namespace, plan.evict)] if plan.evict else [])
+        await self._evict(job, plan)
         sizes = [partial(cluster.resize, e.kind, namespace, e.name, e.uid, e.count) for e in plan.resize]
         await self._try(job, "resize", sizes)
         if not await self._try(job, "prepare", [partial(cluster.ensure, each) for each in plan.ensure]):
@@ -129,12 +128,16 @@ class TrainingReconciler:
             self._prepared[job.uid] = plan.form
         await self._try(job, "create", [partial(cluster.create, each) for each in plan.create])
 
-    async def _evict(self, namespace: str, pods: Sequence[PodRef]) -> None:
-        """All at once: the Job would replace a Pod that has ended before its parallelism is lowered."""
-        calls = (self._cluster.evict(namespace, pod.name, pod.uid) for pod in pods)
-        for failure in await asyncio.gather(*calls, return_exceptions=True):
-            if failure is not None:
-                raise failure
+    async def _evict(self, job: TrainingSeen, plan: TrainingPlan) -> None:
+        """Each for itself: one that a disruption budget keeps in place holds up no other. And all at once: the Job
+        would replace a Pod that has ended before its parallelism is lowered."""
+        parts = {f"evict {each.uid}": each for each in plan.evict}
+        held = self._held.get(job.uid, {})
+        for part in [part for part in held if part.startswith("evict ") and part not in parts]:
+            del held[part]
+        evict, namespace = self._cluster.evict, job.key.namespace
+        tries = (self._try(job, part, [partial(evict, namespace, pod.name, pod.uid)]) for part, pod in parts.items())
+        await asyncio.gather(*tries)
 
     async def _try(self, job: TrainingSeen, part: str, calls: Sequence[Callable[[], Awaitable[None]]]) -> bool:
         """Make the calls of one part, unless it is held back. Returns whether all of it is done."""

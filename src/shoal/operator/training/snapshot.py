@@ -38,6 +38,8 @@ class TrainingMemory:
 
     scheduling: SchedulingStatus | None = None
     """The scheduler's last word, as it is written; None: it has not spoken yet."""
+    victims: tuple[str, ...] = ()
+    """Trainers that the scheduler has named to go, and that are still there."""
     form: str | None = None
     """Of which spec the job's fixed objects were made, and are there."""
     trainer_uid: str | None = None
@@ -115,3 +117,11 @@ class TrainingSnapshot:
 
     def pods_of(self, role: TrainingRole) -> list[TrainingPod]:
         return [pod for pod in self.pods if pod.role is role]
+
+    @property
+    def ending_trainers(self) -> int:
+        """Trainers of a Job that is gone, whose containers may still run: a Job is deleted before its Pods. Until they
+        have ended no other Job may be made, or two sets of trainers would write to the same places."""
+        job = self.workload(TrainingRole.TRAINER)
+        old = [pod for pod in self.pods_of(TrainingRole.TRAINER) if pod.owner and (job is None or pod.owner != job.uid)]
+        return sum(not pod.is_over for pod in old)

@@ -2,7 +2,7 @@
 
 | phase     | meaning                                                           | what ends it                       |
 | --------- | ----------------------------------------------------------------- | ---------------------------------- |
-| Pending   | it waits for the scheduler, or is suspended: it has no Pods       | it is admitted                     |
+| Pending   | it waits for the scheduler, or is suspended: nothing of it trains | it is admitted                     |
 | Creating  | it is admitted; not all that it needs to train runs yet           | its least number of trainers runs  |
 | Running   | it trains with as many trainers as it should have                 | the scheduler, a loss, its end     |
 | Scaling   | it trains; trainers come or go                                    | they have come or gone             |
@@ -21,6 +21,7 @@ from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said
 from shoal.operator.training.snapshot import RoleCounts, TrainingMemory
 
 _QUOTA = frozenset({"QuotaExceeded", "AboveWholeQuota"})
+NO_IMAGE = "no image is named: say spec.image, or give the operator --training-image"
 _IDLE = Said(FALSE, "Idle", "")
 Conditions = dict[TrainingCondition, Said]
 
@@ -48,6 +49,8 @@ class Outlook:
     image_missing: bool
     changing: bool
     """The number of its Pods is being changed right now."""
+    ending: int
+    """Trainers of before that have to end before there are others."""
     pods: Sequence[TrainingPod]
     troubles: Sequence[Trouble]
 
@@ -88,6 +91,7 @@ def say(outlook: Outlook) -> tuple[Phase, str, Conditions]:
         TrainingCondition.SCALING: scaling,
         TrainingCondition.IMAGE_MISSING: _image(outlook),
         TrainingCondition.SERVERS_FIXED: _servers(outlook),
+        TrainingCondition.STATE_NOT_KEPT: _state(outlook),
         TrainingCondition.DEGRADED: _degraded(outlook),
         TrainingCondition.SUCCEEDED: Said(UNKNOWN, "Suspended" if outlook.spec.suspend else "Running", ""),
     }
@@ -108,6 +112,7 @@ def say_over(ending: Ending) -> Conditions:
         TrainingCondition.SCALING: _IDLE,
         TrainingCondition.IMAGE_MISSING: Said(FALSE, "Finished", ""),
         TrainingCondition.SERVERS_FIXED: Said(FALSE, "Finished", ""),
+        TrainingCondition.STATE_NOT_KEPT: Said(FALSE, "Finished", ""),
         TrainingCondition.DEGRADED: Said(FALSE, "Finished", ""),
         TrainingCondition.SUCCEEDED: Said(TRUE if ending.success else FALSE, ending.reason, ending.message),
     }
@@ -122,6 +127,7 @@ def say_invalid(why: str) -> Conditions:
         TrainingCondition.SCALING: _IDLE,
         TrainingCondition.IMAGE_MISSING: unknown,
         TrainingCondition.SERVERS_FIXED: unknown,
+        TrainingCondition.STATE_NOT_KEPT: unknown,
         TrainingCondition.DEGRADED: Said(TRUE, "InvalidSpec", why),
         TrainingCondition.SUCCEEDED: unknown,
     }
@@ -154,16 +160,24 @@ def _quota(outlook: Outlook) -> Said:
 
 def _image(outlook: Outlook) -> Said:
     if outlook.image_missing:
-        return Said(TRUE, "ImageMissing", "no image is named: say spec.image, or give the operator --training-image")
+        return Said(TRUE, "ImageMissing", NO_IMAGE)
     return Said(FALSE, "ImageNamed", "")
 
 
 def _servers(outlook: Outlook) -> Said:
     servers = outlook.spec.pserver
-    if servers is None or servers.min == servers.max or outlook.spec.servers_follow:
+    if servers is None or servers.min == servers.max:
         return Said(FALSE, "AsAsked", "")
-    why = "its trainers do not run under Shoal's agent, so they would not notice more: add a master"
+    why = "the master has no place for them in its world yet, so trainers would not notice more"
     return Said(TRUE, "TrainersCannotFollow", f"{servers.min} parameter servers, the least that is asked for: {why}")
+
+
+def _state(outlook: Outlook) -> Said:
+    spec = outlook.spec
+    if not spec.suspend or spec.etcd is None or spec.etcd_storage is not None or outlook.memory.start_time is None:
+        return Said(FALSE, "AsAsked", "")
+    why = "its etcd has no volume: name master.etcd-storage to keep the state over a suspension"
+    return Said(TRUE, "NoVolume", f"what its master knew is lost, the job will begin its data anew; {why}")
 
 
 def _ready(outlook: Outlook) -> Said:
@@ -175,6 +189,9 @@ def _ready(outlook: Outlook) -> Said:
     trainers = outlook.running(TrainingRole.TRAINER)
     if outlook.is_up:
         return Said(TRUE, "Running", f"{trainers} of {outlook.target} trainers run")
+    if outlook.ending:
+        before = f"{outlook.ending} trainer{'s' if outlook.ending != 1 else ''} of before"
+        return Said(FALSE, "TrainersEnding", f"{before} still have to end: no two sets of trainers run at once")
     waiting = next((pod.trouble for pod in outlook.pods if pod.trouble and pod.is_live), None)
     if waiting is not None:
         return Said(FALSE, waiting.reason, waiting.message)

@@ -28,15 +28,19 @@ def plan_trainers(job: Workload, pods: Sequence[TrainingPod], target: int, victi
         return TrainersPlan(parallelism=target if not job.succeeded else None)
     if job.wanted == target:
         return TrainersPlan()
+    evict = tuple(pod for pod in _first_to_go(pods, target, victims) if not is_waiting(pod))
+    if evict:
+        return TrainersPlan(evict=evict)
+    return TrainersPlan(parallelism=target)  # what goes is what the Job controller would take first anyway
+
+
+def _first_to_go(pods: Sequence[TrainingPod], target: int, victims: Sequence[str]) -> list[TrainingPod]:
+    """Those that were named, those without a host, then the youngest: as the scheduler counts their hosts as free."""
     live = [pod for pod in pods if pod.is_live]
-    waiting = [pod for pod in live if is_waiting(pod)]
-    excess = len(live) - target - len(waiting)
-    if excess <= 0:  # what goes is what the Job controller would take first anyway
-        return TrainersPlan(parallelism=target)
     named = {name: place for place, name in enumerate(victims)}
-    running = [pod for pod in live if not is_waiting(pod)]
-    running.sort(key=lambda pod: (named.get(pod.name, len(named)), pod.ready, -pod.created_at.timestamp(), pod.name))
-    return TrainersPlan(evict=tuple(running[:excess]))
+    youngest_first = sorted(live, key=lambda pod: (pod.created_at, len(pod.name), pod.name), reverse=True)
+    youngest_first.sort(key=lambda pod: (named.get(pod.name, len(named)), not is_waiting(pod)))
+    return youngest_first[: max(0, len(live) - target)]
 
 
 def is_waiting(pod: TrainingPod) -> bool:

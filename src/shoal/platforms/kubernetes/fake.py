@@ -66,6 +66,8 @@ class FakeApiServer:
         self.calls: list[tuple[str, str]] = []
         """Verb and resource of every request, watches too, in order."""
         self.logs: dict[tuple[str, str], bytes] = {}
+        self.guarded: set[tuple[str, str]] = set()
+        """Pods, by namespace and name, that a disruption budget keeps from being evicted."""
         self._allow = allow or (lambda _user, _permission: True)
         self._bookmark_seconds = bookmark_seconds
         self._pages: dict[str, tuple[list[Json], int]] = {}
@@ -253,6 +255,9 @@ class FakeApiServer:
                 return await self._scale(request, shelf, key)
             case "POST", "eviction":
                 body = await _body(request)
+                if key in self.guarded:
+                    why = "Cannot evict pod as it would violate the pod's disruption budget."
+                    raise Refusal(429, "TooManyRequests", why)
                 self.store.delete(shelf, key, body.get("deleteOptions") or {})
                 return _json({"kind": "Status", "status": "Success"}, 201)
             case "POST", "binding":
