@@ -122,7 +122,7 @@ def _snapshot(
     placements = [facts[key].placement for key in views] + [pod.placement for pod in services]
     pools = Pools(known.hosts or (), placements)
     placed = {key: _in_pools(view, pools.admitting(facts[key].placement)) for key, view in views.items()}
-    scheduled = frozenset(facts[key].uid for key in views)
+    scheduled = frozenset((key.namespace, facts[key].uid) for key in views)
     snapshot = Snapshot.of(
         host_rows(known.hosts, known.ledger, placed.values(), scheduled, pools),
         (view.row for view in placed.values()),
@@ -145,7 +145,7 @@ def _look(
     looks: Looks,
     now: Seconds,
 ) -> JobView:
-    known, version = looks.get(facts.key), ledger.version(facts.uid)
+    known, version = looks.get(facts.key), ledger.version(facts.uid, facts.key.namespace)
     if (
         known is not None
         and known.facts is facts
@@ -153,7 +153,7 @@ def _look(
         and (known.standing, known.victims) == (standing, victims)
     ):
         return known.view
-    view = look_at(facts, standing, ledger.of(facts.uid), ledger, victims=victims, now=now)
+    view = look_at(facts, standing, ledger.of(facts.uid, facts.key.namespace), ledger, victims=victims, now=now)
     if view.going:  # it says until when, which moves on
         looks.pop(facts.key, None)
     else:
@@ -194,7 +194,7 @@ def _set_aside(
     """A job that its owner has suspended, or that nobody has asked anything for: it keeps what it attained."""
     standing = saved.standing if saved is not None else Standing(attained=Attained(at=now))
     standing = replace(standing, target=0, waiting_since=None, settling=False, frozen_until=0.0)
-    view = look_at(facts, standing, ledger.of(facts.uid), ledger, now=now)
+    view = look_at(facts, standing, ledger.of(facts.uid, facts.key.namespace), ledger, now=now)
     standing = advance(standing, view.row, view.running, capacity, now, settings)
     if facts.suspended:
         return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it")
