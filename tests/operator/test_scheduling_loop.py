@@ -1,8 +1,10 @@
 """The scheduler beside the operator, on an API server that behaves: restarts, settings, a policy that fails."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +13,8 @@ from tests.operator.builders import SETTINGS, a_role
 from tests.operator.stage import Stage, a_stage
 
 from shoal.cli.operator_scheduler import MIN_V, Scheduling, parse_yaml
-from shoal.core.hosts import Amounts, HostSeen
+from shoal.core.hosts import Amounts, HostSeen, Placement
+from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.objects import MANAGER
 from shoal.operator.operator import Operator
@@ -20,6 +23,7 @@ from shoal.operator.scheduling.ledger import Ledger
 from shoal.operator.scheduling.live import LiveSettings
 from shoal.operator.scheduling.loop import Scheduler
 from shoal.operator.scheduling.sources import ElasticJobs
+from shoal.operator.scheduling.telling import A_SECOND
 from shoal.operator.snapshot import Key
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.cluster import KubernetesCluster
@@ -277,6 +281,130 @@ async def test_a_place_in_the_queue_is_not_told_at_every_round() -> None:
         seconds[0] += 1.0
         await scheduler.round()
     assert len(woken) == 1
+
+
+async def test_a_long_queue_costs_a_few_writes_a_second() -> None:
+    """A job ends every 20 seconds, so that everybody behind it has another place."""
+    woken: list[JobKey] = []
+    seconds = [0.0]
+    jobs = {number: a_small_job(number) for number in range(300)}
+    ledger = Ledger()
+    scheduler = a_scheduler(
+        policy("cfs"),
+        lambda key, after: woken.append(key),
+        sources=(lambda: list(jobs.values()),),
+        clock=lambda: seconds[0],
+        ledger=ledger,
+    )
+    await scheduler.round()
+    woken.clear()
+    for step in range(24):
+        seconds[0] += 5.0
+        if step % 4 == 3:
+            del jobs[min(number for number, job in jobs.items() if allowed(scheduler, job).is_admitted)]
+        await scheduler.round()
+    changed = 2 * 6  # those that end, and those that come for them
+    assert len(woken) <= 120 * A_SECOND + changed
+    first = min((allowed(scheduler, job).place or 999, job.key) for job in jobs.values())[1]
+    assert woken.count(first) >= 3, "who is next is told so"
+
+
+def a_small_job(number: int) -> JobFacts:
+    key = JobKey("default", f"job-{number:03}")
+    return JobFacts(key=key, uid=f"u-{number}", each=Room(900), trainer_role="worker", created=float(number))
+
+
+def allowed(scheduler: Scheduler, job: JobFacts) -> Allowance:
+    found = scheduler.of(job.key, job.uid)
+    assert found is not None
+    return found
+
+
+async def test_a_failure_that_words_itself_differently_each_time_is_told_once() -> None:
+    woken: list[JobKey] = []
+    wording = iter(range(100))
+    fails = [False]
+
+    def decide(snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        if fails[0]:
+            raise ValueError(f"row {next(wording)} is wrong")
+        return policy("cfs")(snapshot, now, settings)
+
+    scheduler = a_scheduler(decide, lambda key, after: woken.append(key))
+    await scheduler.round()
+    woken.clear()
+    fails[0] = True
+    for _ in range(5):
+        await scheduler.round()
+    assert woken == [JobKey("default", "mnist")]
+    assert scheduler.trouble is not None
+    assert "row 0 is wrong" in scheduler.trouble
+
+
+async def test_a_policy_that_does_not_come_to_an_end_is_told_and_its_answer_still_holds() -> None:
+    woken: list[JobKey] = []
+    goes_on = threading.Event()
+    goes_on.set()
+
+    def decide(snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        goes_on.wait(60.0)
+        return policy("cfs")(snapshot, now, settings)
+
+    scheduler = a_scheduler(
+        decide, lambda key, after: woken.append(key), settings=lambda: SchedulerSettings(round_timeout=0.05)
+    )
+    await scheduler.round()
+    await scheduler.round()
+    woken.clear()
+    goes_on.clear()
+    slow = asyncio.create_task(scheduler.round())
+    while scheduler.trouble is None:
+        await asyncio.sleep(0.01)
+    assert "has not decided for 0.05 s" in scheduler.trouble
+    assert woken == [JobKey("default", "mnist")]
+    assert allowed(scheduler, JobFacts(key=JobKey("default", "mnist"), uid="u")).is_admitted
+    goes_on.set()
+    await slow
+    assert scheduler.trouble is None
+    assert woken == [JobKey("default", "mnist")] * 2, "that it is over is told, too"
+
+
+async def test_nothing_of_a_round_is_computed_on_the_event_loop() -> None:
+    threads: set[int] = set()
+
+    class Watched(Placement):
+        def admits(self, host: HostSeen) -> bool:
+            threads.add(threading.get_ident())
+            return True
+
+    def decide(snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        threads.add(threading.get_ident())
+        return policy("cfs")(snapshot, now, settings)
+
+    job = replace(a_small_job(1), placement=Watched())
+    scheduler = a_scheduler(decide, lambda key, after: None, sources=(lambda: [job],))
+    await scheduler.round()
+    assert scheduler.trouble is None
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+async def test_an_operator_whose_rounds_have_ended_ends() -> None:
+    async with crowded("a") as stage:
+
+        async def lead_until_rounds_end() -> None:
+            async with stage.scheduled() as scheduling:
+                await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+                scheduling.scheduler.round = _no_round  # type: ignore[method-assign]
+                scheduling.scheduler.happened()
+                await stage.until(lambda: not stage.server.objects(LEASES)[0]["spec"]["holderIdentity"], "it gives up")
+
+        with pytest.raises(RuntimeError, match="no rounds any more"):
+            await lead_until_rounds_end()
+
+
+async def _no_round() -> None:
+    raise RuntimeError("no rounds any more")
 
 
 async def test_a_new_reign_begins_with_nothing_held() -> None:

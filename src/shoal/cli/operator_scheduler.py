@@ -65,7 +65,7 @@ class Scheduling:
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the operator's work, and make rounds beside it. The first one comes before any work: nobody's controller
-        has to guess."""
+        has to guess. When one of the two ends, so does the other: an operator without rounds would look healthy."""
         await self.room.synced()
         unread = await self.room.settings_read(_PATIENCE_SECONDS)
         if unread is not None:
@@ -76,13 +76,19 @@ class Scheduling:
                 "and nothing is known of free room, of other Pods, or of services that wait for it"
             )
         self.scheduler.start(number_of(self._elector.noted(MIN_V)))
-        await self.scheduler.round()
-        rounds = asyncio.create_task(self.scheduler.run())
+        tasks = {asyncio.create_task(self.scheduler.run()), asyncio.create_task(self._work(work))}
         try:
-            await work()
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            rounds.cancel()
-            await asyncio.wait({rounds})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in ended:
+            task.result()
+
+    async def _work(self, work: Callable[[], Awaitable[None]]) -> None:
+        await self.scheduler.begun()
+        await work()
 
     def _saw(self, use: PodUse) -> None:
         self._ledger.saw(use)

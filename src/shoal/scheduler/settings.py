@@ -49,6 +49,8 @@ class SchedulerSettings:
     """A round at least this often."""
     spacing: Seconds = 1.0
     """And never two within this: events that come together are one round."""
+    round_timeout: Seconds = 60.0
+    """A round that takes longer than this is trouble, and is told as such."""
     weights: Mapping[Priority, int] = field(default_factory=lambda: dict(WEIGHTS))
     """Shares of what jobs compete for; neighbours differ tenfold."""
     base_weight: int = 1_000

@@ -55,6 +55,9 @@ class SettingsText(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     policy: Annotated[str | None, Field("Who decides: `cfs`, or `fulfillment`.")] = None
     interval: Annotated[Time | None, Field("A round at least this often.")] = None
     spacing: Annotated[Time | None, Field("And never two within this: events that come together are one round.")] = None
+    round_timeout: Annotated[
+        Time | None, Field("A round that takes longer is said to fail, on the jobs too, until it has ended.")
+    ] = None
     weights: Annotated[
         dict[Priority, int] | None, Field("By priority: shares of what jobs compete for. Those not named stay.")
     ] = None
@@ -99,6 +102,7 @@ class SettingsText(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 _TIMES = (
     "interval",
     "spacing",
+    "round_timeout",
     "horizon",
     "start_debit",
     "lag_cap",
@@ -109,6 +113,7 @@ _TIMES = (
 _AT_LEAST: Mapping[str, float] = {
     "interval": 0.1,
     "spacing": 0,
+    "round_timeout": 1,
     "horizon": 1,
     "base_weight": 1,
     "max_moves": 0,
