@@ -87,5 +87,8 @@ class SchedulerSettings:
     """Waiting jobs that may hold a master Pod, in the order of the queue."""
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     """By namespace, beside Kubernetes' own ResourceQuotas; the smaller limit of each kind holds."""
+    priorities: frozenset[str] = frozenset()
+    """The namespaces whose jobs may have a priority above Normal; "*": all. Whoever may create a job could take the
+    most of a cluster by a word otherwise."""
     gang: bool = True
     """Of `static`: whether a job starts only when all of it fits."""

@@ -94,6 +94,10 @@ class SettingsText(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     max_starting_masters: Annotated[
         int | None, Field("Jobs not yet admitted that may hold a master Pod, in the order of the queue.")
     ] = None
+    priorities: Annotated[
+        list[str] | None,
+        Field("The namespaces whose jobs may have a priority above Normal; `*`: all. Others' count as Normal."),
+    ] = None
     quotas: Annotated[
         dict[str, QuotaText] | None, Field("By namespace, beside its ResourceQuotas; the smaller limit holds.")
     ] = None
@@ -161,6 +165,8 @@ def _settings(text: SettingsText, policies: frozenset[str]) -> SchedulerSettings
         given["headroom_by_hour"] = tuple(_room(each, "headroomByHour") for each in text.headroom_by_hour)
         if len(text.headroom_by_hour) not in (0, 24):
             raise ValueError(f"headroomByHour wants 24 rooms or none, got {len(text.headroom_by_hour)}")
+    if text.priorities is not None:
+        given["priorities"] = frozenset(text.priorities)
     if text.quotas is not None:
         given["quotas"] = {name: _quota(each, f"quotas.{name}") for name, each in text.quotas.items()}
     settings = replace(base, **given)

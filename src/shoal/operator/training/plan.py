@@ -270,6 +270,7 @@ class _Decision:
             memory=memory,
             counts=counts,
             image_missing=self._image_is_missing(),
+            trimmed=self.snapshot.allowance.trimmed if self.snapshot.allowance else "",
             changing=bool(steps.resize or steps.evict),
             pods=self.snapshot.pods,
             troubles=self.snapshot.troubles,
