@@ -186,6 +186,26 @@ async def test_bad_settings_are_refused_with_an_event_and_the_old_ones_stay() ->
     assert "shoal_scheduler_settings_valid 0.0" in stage.metrics
 
 
+async def test_a_restart_with_bad_settings_goes_on_with_those_of_before() -> None:
+    quick = QUICK.removesuffix("}")
+    async with crowded("a") as stage:
+        async with stage.scheduled() as scheduling:
+            await stage.configure(quick + ", quotas: {default: {cpu: 4100m}}}")
+            await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+            await stage.until(lambda: bool(scheduling.settings().quotas), "the quota is read")
+            before = scheduling.settings()
+        await stage.configure(quick + ", quotas: {default: {cpu: many}}}")
+        async with stage.scheduled() as scheduling:
+            await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+            assert scheduling.settings() == before
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(2)})
+            await stage.until(lambda: len(stage.running()) == 1, "the quota of before holds")
+        await stage.client.delete(CONFIG_MAPS, "shoal-scheduler", namespace="default")
+        async with stage.scheduled() as scheduling:
+            await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+            assert scheduling.settings() == SchedulerSettings(), "there is no ConfigMap any more"
+
+
 async def test_a_service_that_waits_gets_its_room_and_the_job_comes_back() -> None:
     async with crowded("a") as stage, stage.scheduled():
         await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(1)})
@@ -409,6 +429,28 @@ async def test_a_new_reign_begins_with_nothing_held() -> None:
     await scheduler.round()
     scheduler.start(5.0)
     assert scheduler.of(JobKey("default", "mnist"), "u") is None
+
+
+def test_what_was_kept_holds_until_something_newer_makes_sense() -> None:
+    kept: list[str] = []
+    first = LiveSettings(parse=parse_yaml, policies=frozenset({"cfs"}), keep=kept.append)
+    assert first.hear({"settings": "interval: 7s"}) is None
+    assert first.hear({"settings": "interval: often"}) is not None
+    assert kept == ["interval: 7s"]
+    second = LiveSettings(parse=parse_yaml, policies=frozenset({"cfs"}), keep=kept.append)
+    assert second.hear({"settings": "interval: often"}) is not None
+    second.recall(kept[-1])
+    assert second().interval == 7.0
+    assert second.hear({"settings": "interval: 9s"}) is None
+    second.recall(kept[0])
+    assert second().interval == 9.0
+
+
+@pytest.mark.parametrize("text", [None, "[", "interval: often"])
+def test_what_cannot_be_recalled_leaves_the_defaults(text: str | None) -> None:
+    live = LiveSettings(parse=parse_yaml, policies=frozenset({"cfs"}))
+    live.recall(text)
+    assert live() == SchedulerSettings()
 
 
 @pytest.mark.parametrize(
