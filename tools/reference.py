@@ -202,7 +202,7 @@ def _default(value: object) -> str:
             return "nothing"
         case Mapping():
             return ", ".join(f"{name} {each:,}" for name, each in value.items()) or "none"
-        case tuple():
+        case tuple() | frozenset():
             return "none"
         case _:
             return f"`{value}`"

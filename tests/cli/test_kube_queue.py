@@ -1,14 +1,25 @@
 """`shoal queue` and `shoal whatif`, as they word what they found."""
 
+import json
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+import yaml
+from tests.api.builders import a_training_job
 
 from shoal.api.scheduling import SchedulingStatus
-from shoal.cli.kube_queue import waits, whatif, words
+from shoal.cli.kube_jobs import Cluster
+from shoal.cli.kube_queue import Installation, queue, waits, whatif, words
 from shoal.cli.kube_text import scheduled
+from shoal.cli.operator_scheduler import LAST_SETTINGS
 from shoal.core.errors import BadInput
 from shoal.operator.scheduling.whatif import Answer, Effect
+from shoal.platforms.kubernetes.client import Client, Merge
+from shoal.platforms.kubernetes.fake import FakeApiServer
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
+from shoal.platforms.kubernetes.objects import CONFIG_MAPS, LEASES, NAMESPACES, NODES
 from shoal.scheduler.rows import JobKey, Kind
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
@@ -78,7 +89,7 @@ def test_an_answer_without_a_start_says_so() -> None:
 
 def test_whatif_wants_one_job() -> None:
     with pytest.raises(BadInput, match="wanted one ElasticJob or TrainingJob, got 0 objects"):
-        whatif("job.yaml", b"", home="shoal-system", output="table")
+        whatif("job.yaml", b"", installed=Installation(), output="table")
 
 
 def test_why_tells_the_schedulers_last_word() -> None:
@@ -91,3 +102,131 @@ def test_why_tells_the_schedulers_last_word() -> None:
     admitted = SchedulingStatus(target=4, code="FreeRoom", reason="it grows", frozen_until=later)
     assert scheduled(admitted, NOW)[1] == "  4 allowed: FreeRoom: it grows; not resized without need for 5 min 0 s"
     assert scheduled(None, NOW) == []
+
+
+# Against an API server -------------------------------------------------------------------------------------------
+
+CONTAINER = {"name": "main", "image": "i", "command": ["train"], "resources": {"requests": {"cpu": "4"}}}
+ELASTIC = {
+    "apiVersion": "elastic.iml.github.io/v1alpha1",
+    "kind": "ElasticJob",
+    "metadata": {"name": "mnist"},
+    "spec": {
+        "distributionStrategy": "ring-allreduce",
+        "worker": {"replicas": 2, "template": {"spec": {"containers": [CONTAINER]}}},
+    },
+}
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    """One host with ten cores."""
+    async with FakeApiServer() as server:
+        for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES, TRAINING_JOBS):
+            server.serve(kind, status=True)
+        async with Client(server.access()) as client:
+            ready = [{"type": "Ready", "status": "True"}]
+            status = {"status": {"allocatable": {"cpu": "10", "memory": "64Gi"}, "conditions": ready}}
+            await client.create(NAMESPACES, {"metadata": {"name": "shoal-system"}})
+            await client.create(NODES, {"metadata": {"name": "a"}})
+            await client.patch(NODES, "a", Merge(status), subresource="status")
+            yield Cluster(client=client, namespace="default")
+
+
+async def configure(cluster: Cluster, text: str, name: str = "shoal-scheduler", last: str = "") -> None:
+    meta = {"name": name, "namespace": "shoal-system"}
+    await cluster.client.create(CONFIG_MAPS, {"metadata": meta, "data": {"settings": text}})
+    lease = {"name": "shoal-operator", "namespace": "shoal-system", "annotations": {LAST_SETTINGS: last}}
+    await cluster.client.create(LEASES, {"metadata": lease, "spec": {}})
+
+
+async def ask(cluster: Cluster, document: dict[str, Any], **installed: Any) -> None:
+    text = yaml.safe_dump(document).encode()
+    await whatif("job.yaml", text, installed=Installation(**installed), output="table")(cluster)
+
+
+async def test_whatif_asks_the_cluster_as_it_is(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    await configure(cluster, "")
+    await ask(cluster, ELASTIC)
+    said = capsys.readouterr()
+    assert said.out.startswith("ElasticJob default/mnist would start at once, with 2")
+    assert said.err == ""
+
+
+@pytest.mark.parametrize("name", ["shoal-scheduler", "mine-scheduler"])
+async def test_whatif_minds_the_settings_that_it_is_told_of(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    await configure(cluster, "quotas: {default: {cpu: 1}}", name)
+    await ask(cluster, ELASTIC, scheduler_settings=name)
+    said = capsys.readouterr()
+    assert "would not start within an hour" in said.out
+    assert "until then: place" in said.out
+    assert said.err == ""
+
+
+async def test_whatif_says_when_the_settings_cannot_be_read(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await ask(cluster, ELASTIC)
+    said = capsys.readouterr()
+    assert "would start at once" in said.out
+    assert "settings cannot be read (--home, --scheduler-settings), the defaults are taken" in said.err
+    assert "(--home, --lease)" in said.err
+
+
+async def test_whatif_takes_the_settings_before_those_that_are_refused(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await configure(cluster, "interval: often", last="quotas: {default: {cpu: 1}}")
+    await ask(cluster, ELASTIC)
+    said = capsys.readouterr()
+    assert "would not start" in said.out
+    assert "settings are refused, those before them are taken: interval" in said.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        pytest.param({"image": None}, "it names no image; --training-image", id="no-image"),
+        pytest.param({"suspend": True}, "spec.suspend is true", id="suspended"),
+    ],
+)
+async def test_whatif_says_why_a_training_job_would_not_start(
+    cluster: Cluster, spec: dict[str, object], why: str
+) -> None:
+    job = a_training_job("job")
+    job["spec"] = {name: value for name, value in {**job["spec"], **spec}.items() if value is not None}
+    with pytest.raises(BadInput, match=why):
+        await ask(cluster, job)
+
+
+async def test_whatif_takes_the_operators_image_for_a_job_that_names_none(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = a_training_job("job")
+    job["spec"].pop("image", None)
+    await ask(cluster, job, training_image="train:1")
+    assert capsys.readouterr().out.startswith("TrainingJob default/job would")
+
+
+async def test_whatif_does_not_ask_about_a_job_that_exists(cluster: Cluster) -> None:
+    document = {**ELASTIC, "metadata": {"name": "mnist", "namespace": "default"}}
+    await cluster.client.create(ELASTIC_JOBS, document)
+    with pytest.raises(BadInput, match="exists already"):
+        await ask(cluster, ELASTIC)
+
+
+async def test_the_queue_is_in_the_order_of_places_and_of_waiting(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, place, minute in (("c", 2, 1), ("b", 1, 5), ("a", 2, 3)):
+        document = {**ELASTIC, "metadata": {"name": name, "namespace": "default"}}
+        made = await cluster.client.create(ELASTIC_JOBS, document)
+        since = (NOW + timedelta(minutes=minute)).isoformat()
+        told = {"scheduling": {"target": 0, "place": place, "waitingSince": since}}
+        await cluster.client.replace(ELASTIC_JOBS, {**made, "status": told}, subresource="status")
+    await queue(output="json")(cluster)
+    assert [line["job"] for line in json.loads(capsys.readouterr().out)] == ["b", "c", "a"]
+    await queue(output="table")(cluster)
+    assert capsys.readouterr().out.startswith("PLACE")

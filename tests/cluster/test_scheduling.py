@@ -175,7 +175,7 @@ def test_thirty_jobs_share_a_hundred_hosts_with_a_service_while_operators_die(
 ) -> None:
     train, online = Crowd(cluster, make_namespace(cluster)), Service(cluster, make_namespace(cluster))
     home = make_namespace(cluster)
-    settings(cluster, home, maxWait="30s")
+    settings(cluster, home, maxWait="30s", priorities=["*"])
     with closing(Operators(cluster, home, tmp_path / "operator.log")) as operators:
         _story(train, online, operators)
 

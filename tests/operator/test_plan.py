@@ -19,7 +19,7 @@ from tests.operator.builders import (
 )
 from tests.operator.world import World
 
-from shoal.api.elasticjob import Role
+from shoal.api.elasticjob import JobCondition, Role
 from shoal.api.quantities import cores
 from shoal.api.resources import Resource
 from shoal.core.pods import Trouble
@@ -73,7 +73,7 @@ def test_a_job_that_nobody_sized_gets_a_master_and_no_members() -> None:
 def test_all_conditions_are_set_from_the_first_visit_on() -> None:
     world = World(a_job())
     world.step(actions=1)
-    assert set(world.job.status.conditions) == {"Admitted", "Ready", "Resizing", "Degraded", "Succeeded"}
+    assert set(world.job.status.conditions) == set(JobCondition)
 
 
 def test_a_count_in_the_spec_makes_so_many_members() -> None:

@@ -1,8 +1,10 @@
 """The scheduler beside the operator, on an API server that behaves: restarts, settings, a policy that fails."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +13,8 @@ from tests.operator.builders import SETTINGS, a_role
 from tests.operator.stage import Stage, a_stage
 
 from shoal.cli.operator_scheduler import MIN_V, Scheduling, parse_yaml
-from shoal.core.hosts import Amounts, HostSeen
+from shoal.core.hosts import Amounts, HostSeen, Placement
+from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.objects import MANAGER
 from shoal.operator.operator import Operator
@@ -20,6 +23,7 @@ from shoal.operator.scheduling.ledger import Ledger
 from shoal.operator.scheduling.live import LiveSettings
 from shoal.operator.scheduling.loop import Scheduler
 from shoal.operator.scheduling.sources import ElasticJobs
+from shoal.operator.scheduling.telling import A_SECOND
 from shoal.operator.snapshot import Key
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.cluster import KubernetesCluster
@@ -70,7 +74,7 @@ class Crowded(Stage):
         await self.client.apply(CONFIG_MAPS, body, manager="owner")
 
     @asynccontextmanager
-    async def scheduled(self) -> AsyncIterator[Scheduling]:
+    async def scheduled(self, *, leads: bool = True) -> AsyncIterator[Scheduling]:
         """One operator with a scheduler, which leads for as long as the block lasts."""
         async with Client(self.server.access()) as client:
             recorder = Recorder(client, controller=MANAGER, instance="test")
@@ -109,9 +113,9 @@ class Crowded(Stage):
                 await cluster.synced()
                 await scheduling.lead(lambda: queue.work(operator.look, workers=4))
 
-            tasks = [
-                asyncio.create_task(each) for each in (cluster.run(), room.run(), recorder.run(), elector.run(lead))
-            ]
+            tasks = [asyncio.create_task(each) for each in (cluster.run(), room.run(), recorder.run())]
+            if leads:
+                tasks.append(asyncio.create_task(elector.run(lead)))
             try:
                 yield scheduling
             finally:
@@ -180,6 +184,26 @@ async def test_bad_settings_are_refused_with_an_event_and_the_old_ones_stay() ->
         await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(2)})
         await stage.until(lambda: len(stage.running()) == 2, "it goes on with the old ones")
     assert "shoal_scheduler_settings_valid 0.0" in stage.metrics
+
+
+async def test_a_restart_with_bad_settings_goes_on_with_those_of_before() -> None:
+    quick = QUICK.removesuffix("}")
+    async with crowded("a") as stage:
+        async with stage.scheduled() as scheduling:
+            await stage.configure(quick + ", quotas: {default: {cpu: 4100m}}}")
+            await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+            await stage.until(lambda: bool(scheduling.settings().quotas), "the quota is read")
+            before = scheduling.settings()
+        await stage.configure(quick + ", quotas: {default: {cpu: many}}}")
+        async with stage.scheduled() as scheduling:
+            await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+            assert scheduling.settings() == before
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(2)})
+            await stage.until(lambda: len(stage.running()) == 1, "the quota of before holds")
+        await stage.client.delete(CONFIG_MAPS, "shoal-scheduler", namespace="default")
+        async with stage.scheduled() as scheduling:
+            await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+            assert scheduling.settings() == SchedulerSettings(), "there is no ConfigMap any more"
 
 
 async def test_a_service_that_waits_gets_its_room_and_the_job_comes_back() -> None:
@@ -279,11 +303,154 @@ async def test_a_place_in_the_queue_is_not_told_at_every_round() -> None:
     assert len(woken) == 1
 
 
+async def test_a_long_queue_costs_a_few_writes_a_second() -> None:
+    """A job ends every 20 seconds, so that everybody behind it has another place."""
+    woken: list[JobKey] = []
+    seconds = [0.0]
+    jobs = {number: a_small_job(number) for number in range(300)}
+    ledger = Ledger()
+    scheduler = a_scheduler(
+        policy("cfs"),
+        lambda key, after: woken.append(key),
+        sources=(lambda: list(jobs.values()),),
+        clock=lambda: seconds[0],
+        ledger=ledger,
+    )
+    await scheduler.round()
+    woken.clear()
+    for step in range(24):
+        seconds[0] += 5.0
+        if step % 4 == 3:
+            del jobs[min(number for number, job in jobs.items() if allowed(scheduler, job).is_admitted)]
+        await scheduler.round()
+    changed = 2 * 6  # those that end, and those that come for them
+    assert len(woken) <= 120 * A_SECOND + changed
+    first = min((allowed(scheduler, job).place or 999, job.key) for job in jobs.values())[1]
+    assert woken.count(first) >= 3, "who is next is told so"
+
+
+def a_small_job(number: int) -> JobFacts:
+    key = JobKey("default", f"job-{number:03}")
+    return JobFacts(key=key, uid=f"u-{number}", each=Room(900), trainer_role="worker", created=float(number))
+
+
+def allowed(scheduler: Scheduler, job: JobFacts) -> Allowance:
+    found = scheduler.of(job.key, job.uid)
+    assert found is not None
+    return found
+
+
+async def test_a_failure_that_words_itself_differently_each_time_is_told_once() -> None:
+    woken: list[JobKey] = []
+    wording = iter(range(100))
+    fails = [False]
+
+    def decide(snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        if fails[0]:
+            raise ValueError(f"row {next(wording)} is wrong")
+        return policy("cfs")(snapshot, now, settings)
+
+    scheduler = a_scheduler(decide, lambda key, after: woken.append(key))
+    await scheduler.round()
+    woken.clear()
+    fails[0] = True
+    for _ in range(5):
+        await scheduler.round()
+    assert woken == [JobKey("default", "mnist")]
+    assert scheduler.trouble is not None
+    assert "row 0 is wrong" in scheduler.trouble
+
+
+async def test_a_policy_that_does_not_come_to_an_end_is_told_and_its_answer_still_holds() -> None:
+    woken: list[JobKey] = []
+    goes_on = threading.Event()
+    goes_on.set()
+
+    def decide(snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        goes_on.wait(60.0)
+        return policy("cfs")(snapshot, now, settings)
+
+    scheduler = a_scheduler(
+        decide, lambda key, after: woken.append(key), settings=lambda: SchedulerSettings(round_timeout=0.05)
+    )
+    await scheduler.round()
+    await scheduler.round()
+    woken.clear()
+    goes_on.clear()
+    slow = asyncio.create_task(scheduler.round())
+    while scheduler.trouble is None:
+        await asyncio.sleep(0.01)
+    assert "has not decided for 0.05 s" in scheduler.trouble
+    assert woken == [JobKey("default", "mnist")]
+    assert allowed(scheduler, JobFacts(key=JobKey("default", "mnist"), uid="u")).is_admitted
+    goes_on.set()
+    await slow
+    assert scheduler.trouble is None
+    assert woken == [JobKey("default", "mnist")] * 2, "that it is over is told, too"
+
+
+async def test_nothing_of_a_round_is_computed_on_the_event_loop() -> None:
+    threads: set[int] = set()
+
+    class Watched(Placement):
+        def admits(self, host: HostSeen) -> bool:
+            threads.add(threading.get_ident())
+            return True
+
+    def decide(snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        threads.add(threading.get_ident())
+        return policy("cfs")(snapshot, now, settings)
+
+    job = replace(a_small_job(1), placement=Watched())
+    scheduler = a_scheduler(decide, lambda key, after: None, sources=(lambda: [job],))
+    await scheduler.round()
+    assert scheduler.trouble is None
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+async def test_an_operator_whose_rounds_have_ended_ends() -> None:
+    async with crowded("a") as stage, stage.scheduled(leads=False) as scheduling:
+        forever = asyncio.Event()
+        leading = asyncio.create_task(scheduling.lead(forever.wait))
+        await stage.until(lambda: scheduling.scheduler.rounds > 0, "it leads")
+        scheduling.scheduler.round = _no_round  # type: ignore[method-assign]
+        scheduling.scheduler.happened()
+        with pytest.raises(RuntimeError, match="no rounds any more"):
+            await leading
+
+
+async def _no_round() -> None:
+    raise RuntimeError("no rounds any more")
+
+
 async def test_a_new_reign_begins_with_nothing_held() -> None:
     scheduler = a_scheduler(policy("cfs"), lambda key, after: None)
     await scheduler.round()
     scheduler.start(5.0)
     assert scheduler.of(JobKey("default", "mnist"), "u") is None
+
+
+def test_what_was_kept_holds_until_something_newer_makes_sense() -> None:
+    kept: list[str] = []
+    first = LiveSettings(parse=parse_yaml, policies=frozenset({"cfs"}), keep=kept.append)
+    assert first.hear({"settings": "interval: 7s"}) is None
+    assert first.hear({"settings": "interval: often"}) is not None
+    assert kept == ["interval: 7s"]
+    second = LiveSettings(parse=parse_yaml, policies=frozenset({"cfs"}), keep=kept.append)
+    assert second.hear({"settings": "interval: often"}) is not None
+    second.recall(kept[-1])
+    assert second().interval == 7.0
+    assert second.hear({"settings": "interval: 9s"}) is None
+    second.recall(kept[0])
+    assert second().interval == 9.0
+
+
+@pytest.mark.parametrize("text", [None, "[", "interval: often"])
+def test_what_cannot_be_recalled_leaves_the_defaults(text: str | None) -> None:
+    live = LiveSettings(parse=parse_yaml, policies=frozenset({"cfs"}))
+    live.recall(text)
+    assert live() == SchedulerSettings()
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,15 @@ def test_a_job_is_trimmed_to_what_it_is_allowed() -> None:
     assert world.said(JobCondition.ADMITTED) == ("True", "Granted")
 
 
+def test_a_priority_that_counts_for_less_is_said() -> None:
+    world = Scheduled(a_job(worker=a_role(replicas=2)), allowed(2))
+    world.settle()
+    assert world.said(JobCondition.PRIORITY_TRIMMED) == ("False", "AsAsked")
+    world.allowance = allowed(2, trimmed="priority Production counts as Normal")
+    world.settle()
+    assert world.said(JobCondition.PRIORITY_TRIMMED) == ("True", "NotInPriorities")
+
+
 def test_those_go_whom_the_scheduler_chose() -> None:
     world = Scheduled(a_job(worker=a_role(replicas=4)), allowed(4))
     world.settle()

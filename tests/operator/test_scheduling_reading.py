@@ -62,17 +62,82 @@ def test_a_ledger_that_was_changed_step_by_step_is_one_that_was_filled_at_once(s
         assert sorted(ledger.ending(host), key=str) == sorted(at_once.ending(host), key=str)
     assert ledger.used("default") == at_once.used("default")
     assert sorted(ledger.jobs()) == sorted(at_once.jobs())
-    assert ledger.of(JOB) == at_once.of(JOB)
+    assert ledger.of(JOB, "default") == at_once.of(JOB, "default")
     assert sorted(ledger.homeless(), key=lambda use: use.uid) == sorted(at_once.homeless(), key=lambda use: use.uid)
+
+
+@given(steps, steps)
+def test_a_ledger_as_it_was_is_not_reached_by_what_happens_later(
+    before: list[PodUse | int], after: list[PodUse | int]
+) -> None:
+    def told(ledger: Ledger, story: list[PodUse | int]) -> None:
+        for step in story:
+            if isinstance(step, int):
+                ledger.gone(f"u-{step}")
+            else:
+                ledger.saw(step)
+
+    ledger, same = Ledger(), Ledger()
+    told(ledger, before)
+    told(same, before)
+    as_it_was = ledger.as_it_is()
+    assert all_of(as_it_was) == all_of(same)
+    told(ledger, after)
+    assert all_of(as_it_was) == all_of(same)
+    told(same, after)
+    assert all_of(ledger) == all_of(same)
+
+
+def all_of(ledger: Ledger) -> object:
+    owners = sorted(ledger.jobs())
+    return (
+        [(owner, ledger.of(owner[1], owner[0]), ledger.version(owner[1], owner[0])) for owner in owners],
+        [(host, ledger.strangers(host), sorted(map(str, ledger.ending(host)))) for host in HOSTS],
+        sorted(map(str, ledger.homeless())),
+        ledger.used("default"),
+    )
+
+
+@given(st.lists(uses, max_size=20))
+def test_a_ledger_of_whom_nobody_is_left_keeps_nothing(seen: list[PodUse]) -> None:
+    ledger = Ledger()
+    for use in seen:
+        ledger.saw(use)
+    for use in seen:
+        ledger.gone(use.uid)
+    kept = {name: value for name, value in vars(ledger).items() if isinstance(value, dict)}
+    assert not any(kept.values())
+    assert not list(ledger.jobs())
+
+
+def test_jobs_that_come_and_go_have_no_version_twice() -> None:
+    ledger = Ledger()
+    versions = []
+    for number in range(4):
+        ledger.saw(a_trainer(number))
+        versions.append(ledger.version(JOB, "default"))
+        ledger.gone(f"u-{number}")
+    assert len(set(versions)) == 4
+
+
+def test_a_pod_of_another_namespace_is_no_trainer_whatever_its_label_says() -> None:
+    mine, foreign = a_trainer(1), a_use(2, namespace="elsewhere", job=JOB, role="worker", host="a", runs=True)
+    ledger = filled([mine, foreign])
+    view = look_at(facts(), Standing(target=1), ledger.of(JOB, "default"), ledger, now=0.0)
+    assert [pod.name for pod in view.trainers] == [mine.name]
+    assert not view.row.resizing
+    seen = [HostSeen(name="a", capacity=Amounts(8000, 100, 8))]
+    (row,) = host_rows(seen, ledger, [view], frozenset({("default", JOB)}), Pools(seen, ()))
+    assert row.others == Room(*foreign.amounts), "its room is taken, by nobody who is decided for"
 
 
 @settings(max_examples=200)
 @given(st.lists(uses, unique_by=lambda use: use.uid, max_size=13), st.integers(0, 8))
 def test_all_that_is_taken_on_a_host_is_counted_there_once(there: list[PodUse], target: int) -> None:
     ledger = filled(there)
-    view = look_at(facts(), Standing(target=target), ledger.of(JOB), ledger, now=0.0)
+    view = look_at(facts(), Standing(target=target), ledger.of(JOB, "default"), ledger, now=0.0)
     seen = [HostSeen(name=name, capacity=Amounts(10**6, 10**6, 10**3)) for name in HOSTS]
-    rows = host_rows(seen, ledger, [view], frozenset({JOB}), Pools(seen, ()))
+    rows = host_rows(seen, ledger, [view], frozenset({("default", JOB)}), Pools(seen, ()))
     for row in rows:
         taken = row.others.plus(view.row.fixed_placed.get(row.name, Room()))
         for leaving in row.leaving:
@@ -93,7 +158,7 @@ def test_all_that_is_taken_on_a_host_is_counted_there_once(there: list[PodUse], 
 @given(st.lists(uses, unique_by=lambda use: use.uid, max_size=13), st.integers(0, 8))
 def test_a_job_has_no_more_trainers_than_it_may_and_the_rest_is_going(there: list[PodUse], target: int) -> None:
     ledger = filled(there)
-    view = look_at(facts(), Standing(target=target), ledger.of(JOB), ledger, now=0.0)
+    view = look_at(facts(), Standing(target=target), ledger.of(JOB, "default"), ledger, now=0.0)
     placed = sum(view.row.placed.values())
     assert placed <= target
     assert placed + view.row.pending == target
@@ -104,9 +169,9 @@ def test_a_job_has_no_more_trainers_than_it_may_and_the_rest_is_going(there: lis
 def test_victims_that_were_named_go_before_the_youngest() -> None:
     ledger = filled([a_trainer(0), a_trainer(1, "b"), a_trainer(2, "c")])
     standing = Standing(target=2)
-    view = look_at(facts(victims=("p-0",)), standing, ledger.of(JOB), ledger, now=10.0)
+    view = look_at(facts(victims=("p-0",)), standing, ledger.of(JOB, "default"), ledger, now=10.0)
     assert [host for host, _ in view.going] == ["a"]
-    view = look_at(facts(), standing, ledger.of(JOB), ledger, now=10.0)
+    view = look_at(facts(), standing, ledger.of(JOB, "default"), ledger, now=10.0)
     assert [host for host, _ in view.going] == ["c"]
 
 
@@ -115,26 +180,26 @@ def test_what_is_still_missing_of_a_gang_is_said() -> None:
     servers = Servers(each=Room(500), min=1, max=4, per_trainer=0.5)
     job = facts(fixed=parts, servers=servers, server_role="ps")
     ledger = filled([a_use(1, job=JOB, role="ps", host="a"), a_trainer(2)])
-    row = look_at(job, Standing(target=4), ledger.of(JOB), ledger, now=0.0).row
+    row = look_at(job, Standing(target=4), ledger.of(JOB, "default"), ledger, now=0.0).row
     assert [(part.role, part.count) for part in row.fixed_pending] == [("master", 1), ("ps", 1)]
     assert (row.pending, row.resizing) == (3, True)
-    assert look_at(job, Standing(), ledger.of(JOB), ledger, now=0.0).row.fixed_pending == ()
+    assert look_at(job, Standing(), ledger.of(JOB, "default"), ledger, now=0.0).row.fixed_pending == ()
 
 
 def test_a_job_at_its_size_is_settled() -> None:
     ledger = filled([a_trainer(0), a_trainer(1)])
-    row = look_at(facts(), Standing(target=2), ledger.of(JOB), ledger, now=0.0).row
+    row = look_at(facts(), Standing(target=2), ledger.of(JOB, "default"), ledger, now=0.0).row
     assert not row.resizing
     assert (row.running, row.pending, dict(row.placed)) == (2, 0, {"a": 2})
 
 
 def test_trainers_that_ended_well_are_not_missed() -> None:
     ledger = filled([a_trainer(0), a_trainer(1, succeeded=True, is_over=True)])
-    row = look_at(facts(spared=frozenset({"p-1"})), Standing(target=2), ledger.of(JOB), ledger, now=0.0).row
+    row = look_at(facts(spared=frozenset({"p-1"})), Standing(target=2), ledger.of(JOB, "default"), ledger, now=0.0).row
     assert (row.ended, row.pending, row.resizing) == (1, 0, False)
-    row = look_at(facts(spares_succeeded=True), Standing(target=2), ledger.of(JOB), ledger, now=0.0).row
+    row = look_at(facts(spares_succeeded=True), Standing(target=2), ledger.of(JOB, "default"), ledger, now=0.0).row
     assert (row.ended, row.pending, row.resizing) == (1, 0, False)
-    row = look_at(facts(), Standing(target=2), ledger.of(JOB), ledger, now=0.0).row
+    row = look_at(facts(), Standing(target=2), ledger.of(JOB, "default"), ledger, now=0.0).row
     assert (row.ended, row.pending, row.resizing) == (0, 1, True)
 
 
@@ -184,8 +249,8 @@ def test_a_daemons_pod_is_for_its_own_host() -> None:
 
 def test_without_a_look_at_hosts_there_is_one_that_holds_everything() -> None:
     ledger = filled([a_trainer(0, "somewhere")], knows_hosts=False)
-    view = look_at(facts(), Standing(target=1), ledger.of(JOB), ledger, now=0.0)
-    (row,) = host_rows(None, ledger, [view], frozenset({JOB}), Pools((), ()))
+    view = look_at(facts(), Standing(target=1), ledger.of(JOB, "default"), ledger, now=0.0)
+    (row,) = host_rows(None, ledger, [view], frozenset({("default", JOB)}), Pools((), ()))
     assert row.name == ANY_HOST
     assert dict(view.row.placed) == {ANY_HOST: 1}
     assert row.capacity.holds(Room(cpu=10**9, memory=2**50, gpu=10**6))

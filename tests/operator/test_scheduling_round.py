@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from shoal.operator.standings import of_status, to_status
 from shoal.scheduler.actuation import Standing
 from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason
 from shoal.scheduler.policies import policy
-from shoal.scheduler.rows import Attained, JobKey, Room
+from shoal.scheduler.rows import Attained, JobKey, Kind, Priority, Room
 from shoal.scheduler.settings import SchedulerSettings
 
 SETTINGS = SchedulerSettings(freezing_window=0.0)
@@ -111,6 +112,37 @@ def test_a_job_with_room_has_all_it_asks_for() -> None:
     cluster.settle()
     assert cluster.size("a") == 4
     assert cluster.allowance("a").place is None
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_priority_above_normal_is_for_the_namespaces_that_may_have_it(kind: Kind) -> None:
+    job = a_job("a", key=JobKey("team", "a", kind), priority=Priority.PRODUCTION)
+    known = Known(hosts=hosts(2), facts=[job], ledger=Ledger())
+
+    def counts(*names: str) -> tuple[Priority, str]:
+        taken_up = begin(known, {}, 0.0, replace(SETTINGS, priorities=frozenset(names)), now=1.0)
+        return taken_up.views[job.key].row.priority, taken_up.holding[job.key].allowance.trimmed
+
+    assert counts("team") == counts("*") == (Priority.PRODUCTION, "")
+    priority, why = counts("another")
+    assert priority is Priority.NORMAL
+    assert "namespace team is not in the list `priorities`" in why
+
+
+def test_whoever_says_production_without_the_right_to_it_gets_what_normal_gets() -> None:
+    def sizes(priority: Priority) -> list[int]:
+        cluster = Cluster(a_job("a"), a_job("b", priority=priority, created=1.0))
+        cluster.settle()
+        return [cluster.size("a"), cluster.size("b")]
+
+    assert sizes(Priority.PRODUCTION) == sizes(Priority.NORMAL)
+
+
+@pytest.mark.parametrize("priority", [Priority.NORMAL, Priority.OFFLINE, Priority.EXPERIMENT])
+def test_whoever_wants_no_more_than_normal_is_not_trimmed(priority: Priority) -> None:
+    cluster = Cluster(a_job("a", priority=priority))
+    cluster.settle()
+    assert cluster.allowance("a").trimmed == ""
 
 
 def test_a_newcomer_gets_its_share_of_a_full_cluster() -> None:

@@ -387,5 +387,7 @@ class JobCondition(StrEnum):
     ADMITTED = "Admitted"
     READY = "Ready"
     RESIZING = "Resizing"
+    PRIORITY_TRIMMED = "PriorityTrimmed"
+    """It says a priority that its namespace may not have: it counts as Normal."""
     DEGRADED = "Degraded"
     SUCCEEDED = "Succeeded"

@@ -219,6 +219,8 @@ class TrainingCondition(StrEnum):
     ADMITTED = "Admitted"
     QUOTA_EXCEEDED = "QuotaExceeded"
     """It waits because its namespace's quota is used up, or will never hold it."""
+    PRIORITY_TRIMMED = "PriorityTrimmed"
+    """It says a priority that its namespace may not have: it counts as Normal."""
     READY = "Ready"
     SCALING = "Scaling"
     IMAGE_MISSING = "ImageMissing"

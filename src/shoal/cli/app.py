@@ -195,6 +195,15 @@ def whatif(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An ElasticJob or a TrainingJob; -: standard input.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="table|json|yaml", help="The format.")] = "table",
     home: Annotated[str, typer.Option(metavar="NAMESPACE", help="Where Shoal's operator is.")] = "shoal-system",
+    scheduler_settings: Annotated[
+        str, typer.Option(metavar="NAME", help="The ConfigMap with its scheduler's settings.")
+    ] = "shoal-scheduler",
+    lease: Annotated[str, typer.Option(metavar="NAME", help="Its lease.")] = "shoal-operator",
+    training_image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="Its --training-image, for TrainingJobs that name none.")
+    ] = None,
+    gpu_resource: Annotated[str, typer.Option(metavar="NAME", help="Its --gpu-resource.")] = "nvidia.com/gpu",
+    drain: Annotated[float, typer.Option(metavar="SECONDS", min=0.0, help="Its --drain.")] = 120.0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = None,
@@ -205,7 +214,15 @@ def whatif(
     from shoal.cli import kube_jobs, kube_queue
 
     text = kube_jobs.text_of(file)
-    kube_jobs.run(where, dict(os.environ), kube_queue.whatif(file, text, home=home, output=output))
+    installed = kube_queue.Installation(
+        home=home,
+        scheduler_settings=scheduler_settings,
+        lease=lease,
+        training_image=training_image,
+        gpu_resource=gpu_resource,
+        drain=drain,
+    )
+    kube_jobs.run(where, dict(os.environ), kube_queue.whatif(file, text, installed=installed, output=output))
 
 
 @app.command()

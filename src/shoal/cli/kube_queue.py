@@ -1,8 +1,10 @@
 """`shoal queue` and `shoal whatif`: who waits for what, and what a job would have to wait for. Both only read."""
 
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -19,9 +21,20 @@ from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_
 from shoal.platforms.kubernetes.objects import CONFIG_MAPS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Kind
 
 TITLES = ("PLACE", "NAMESPACE", "JOB", "KIND", "PRIORITY", "ASKED", "WAITS FOR", "SINCE", "WHY")
-HOME = "shoal-system"
-"""Where the chart's notes put the operator."""
 JOB_KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, TRAINING_JOBS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """How Shoal's operator was started: its own flags, of the same names."""
+
+    home: str = "shoal-system"
+    """Where the chart's notes put it."""
+    scheduler_settings: str = "shoal-scheduler"
+    lease: str = "shoal-operator"
+    training_image: str | None = None
+    gpu_resource: str = "nvidia.com/gpu"
+    drain: float = 120.0
 
 
 # queue -----------------------------------------------------------------------------------------------------------
@@ -33,7 +46,7 @@ def queue(*, output: str) -> Callable[[Cluster], Awaitable[None]]:
         for kind in JOB_KINDS.values():
             found += [(kind.kind, each) for each in await _listed(cluster, kind)]
         waiting = [line for kind, raw in found if (line := waits(kind, raw)) is not None]
-        waiting.sort(key=lambda line: (line["place"], line["namespace"], line["job"]))
+        waiting.sort(key=lambda line: (line["place"], line["since"] or "", line["namespace"], line["job"]))
         if output in ("json", "yaml"):
             print_value(waiting, output)
             return
@@ -95,7 +108,7 @@ async def _listed(cluster: Cluster, kind: Kind[Any]) -> list[Any]:
 # whatif ----------------------------------------------------------------------------------------------------------
 
 
-def whatif(file: str, text: bytes, *, home: str, output: str) -> Callable[[Cluster], Awaitable[None]]:
+def whatif(file: str, text: bytes, *, installed: Installation, output: str) -> Callable[[Cluster], Awaitable[None]]:
     """When the job of a file would start, and who would shrink for it."""
     documents = list(read_documents(file, text, tuple(JOB_KINDS)))
     if len(documents) != 1:
@@ -104,7 +117,7 @@ def whatif(file: str, text: bytes, *, home: str, output: str) -> Callable[[Clust
     async def do(cluster: Cluster) -> None:
         document = documents[0]
         meta = {"namespace": cluster.namespace, **document["metadata"]}
-        answer = await _ask({**document, "metadata": meta}, cluster, home)
+        answer = await _ask({**document, "metadata": meta}, cluster, installed)
         if output in ("json", "yaml"):
             print_value(msgspec.to_builtins(answer), output)
             return
@@ -130,16 +143,15 @@ def words(title: str, answer: Any) -> list[str]:
     return lines
 
 
-async def _ask(document: Json, cluster: Cluster, home: str) -> Any:
+async def _ask(document: Json, cluster: Cluster, installed: Installation) -> Any:
     from shoal.operator.scheduling.ledger import filled
     from shoal.operator.scheduling.round import Known
     from shoal.operator.scheduling.whatif import what_if
-    from shoal.operator.settings import OperatorSettings
     from shoal.platforms.kubernetes.uses import host_seen, pod_use, quota_seen
     from shoal.scheduler.policies import policy
 
     client, now = cluster.client, datetime.now(UTC)
-    operator = OperatorSettings(image="shoal", install_key=b"\0" * 32)  # what it makes of a job is only measured
+    operator = _operator(installed)
     nodes = (await client.list(NODES)).items
     uses: list[PodUse] = [pod_use(pod) for pod in (await client.list(PODS)).items]
     quotas = [seen for each in (await client.list(RESOURCE_QUOTAS)).items if (seen := quota_seen(each)) is not None]
@@ -150,11 +162,37 @@ async def _ask(document: Json, cluster: Cluster, home: str) -> Any:
         raise BadInput(
             f"{document['kind']} {document['metadata']['name']} cannot be understood; `shoal submit` says why"
         )
+    why = _why_not(mine)
+    if why is not None:
+        raise BadInput(f"{mine.key} would not start: {why}")
     if mine.key in there:
         raise BadInput(f"{mine.key} exists already; `shoal why` tells of it")
-    settings, min_v = await _settings(cluster, home)
+    settings, min_v = await _settings(cluster, installed)
     known = Known(hosts=[host_seen(node) for node in nodes], quotas=quotas, facts=facts, ledger=filled(uses))
     return what_if(known, uses, mine, policy(settings.policy), settings, min_v=min_v, now=now.timestamp())
+
+
+def _operator(installed: Installation) -> Any:
+    from shoal.operator.settings import JobTimes, OperatorSettings
+
+    return OperatorSettings(
+        image="shoal",  # what it makes of a job is only measured
+        install_key=b"\0" * 32,
+        training_image=installed.training_image,
+        gpu_resource=installed.gpu_resource,
+        times=JobTimes(drain=timedelta(seconds=installed.drain)),
+    )
+
+
+def _why_not(job: Any) -> str | None:
+    """Why a job would not even wait; None: it takes part."""
+    if job.suspended:
+        return "spec.suspend is true"
+    if job.takes_part:
+        return None
+    if job.key.kind == TRAINING_JOBS.kind:
+        return "it names no image; --training-image says what the operator's is"
+    return "nobody has said how many members it should have: say worker.replicas"
 
 
 async def _facts(cluster: Cluster, operator: Any, now: datetime) -> list[Any]:
@@ -192,17 +230,30 @@ def _fact(raw: Json, plans: Sequence[Json], operator: Any, now: datetime) -> Any
     return facts_of(Reader(operator.defaults).job(whole), plans, shape, operator, now=now)
 
 
-async def _settings(cluster: Cluster, home: str) -> tuple[Any, float]:
-    """The scheduler's settings and its `min_v`; without the right to read them, the defaults."""
-    from shoal.cli.operator_scheduler import MIN_V, number_of, parse_yaml
+async def _settings(cluster: Cluster, installed: Installation) -> tuple[Any, float]:
+    """The scheduler's settings and its `min_v`; where they cannot be read, the defaults, and a word about it."""
+    from shoal.cli.operator_scheduler import LAST_SETTINGS, MIN_V, number_of, parse_yaml
     from shoal.operator.scheduling.live import LiveSettings
     from shoal.scheduler.policies import known_policies
 
     live = LiveSettings(parse=parse_yaml, policies=frozenset(known_policies(sim=False)))
-    min_v = 0.0
-    with suppress(ApiError):
-        live.hear(dict((await cluster.client.get(CONFIG_MAPS, "shoal-scheduler", namespace=home)).data))
-    with suppress(ApiError):
-        lease = await cluster.client.get(LEASES, "shoal-operator", namespace=home)
-        min_v = number_of(lease.metadata.annotations.get(MIN_V))
-    return live(), min_v
+    notes: dict[str, str] = {}
+    try:
+        lease = await cluster.client.get(LEASES, installed.lease, namespace=installed.home)
+        notes = dict(lease.metadata.annotations)
+    except ApiError as exc:
+        _warn(f"who has attained how much is not known exactly (--home, --lease): {exc}")
+    live.recall(notes.get(LAST_SETTINGS))
+    try:
+        found = await cluster.client.get(CONFIG_MAPS, installed.scheduler_settings, namespace=installed.home)
+        refused = live.hear(dict(found.data))
+        if refused is not None:
+            _warn(f"the scheduler's settings are refused, those before them are taken: {refused}")
+    except ApiError as exc:
+        taken = "those on the lease are taken" if LAST_SETTINGS in notes else "the defaults are taken"
+        _warn(f"the scheduler's settings cannot be read (--home, --scheduler-settings), {taken}: {exc}")
+    return live(), number_of(notes.get(MIN_V))
+
+
+def _warn(text: str) -> None:
+    print(f"shoal: {clean(text)}", file=sys.stderr)

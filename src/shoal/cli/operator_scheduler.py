@@ -1,6 +1,7 @@
 """The cluster's scheduler in `shoal operator`: its caches, its settings and its memory, wired to Kubernetes.
 
-What it remembers beyond the jobs' own statuses is one number, `min_v`, which stands on the operator's lease.
+What it remembers beyond the jobs' own statuses stands on the operator's lease: one number, `min_v`, and the settings
+that were last understood.
 """
 
 import asyncio
@@ -24,6 +25,10 @@ log = logging.getLogger("shoal.operator")
 _PATIENCE_SECONDS = 10.0
 MIN_V = "elastic.iml.github.io/min-v"
 """The annotation of the lease."""
+LAST_SETTINGS = "elastic.iml.github.io/scheduler-settings"
+"""Beside it."""
+_MOST_TEXT = 64 * 1024
+"""What is kept of settings: all annotations of an object together may have four times as much."""
 
 
 class Scheduling:
@@ -44,8 +49,11 @@ class Scheduling:
         from shoal.scheduler.policies import known_policies, policy
 
         self.room = room
+        self._refused = False
         self._elector = elector
-        self._settings = LiveSettings(parse=parse_yaml, policies=frozenset(known_policies(sim=False)), metrics=metrics)
+        self.settings = LiveSettings(
+            parse=parse_yaml, policies=frozenset(known_policies(sim=False)), metrics=metrics, keep=self._keep
+        )
         self._ledger = Ledger(knows_hosts=room.sees_hosts)
         self.scheduler = Scheduler(
             hosts=room.hosts,
@@ -53,7 +61,7 @@ class Scheduling:
             ledger=self._ledger,
             sources=sources,
             policy=policy,
-            settings=self._settings,
+            settings=self.settings,
             wake=wake,
             metrics=metrics,
             keep=lambda min_v: elector.note(MIN_V, repr(min_v)),
@@ -65,24 +73,40 @@ class Scheduling:
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the operator's work, and make rounds beside it. The first one comes before any work: nobody's controller
-        has to guess."""
+        has to guess. When one of the two ends, so does the other: an operator without rounds would look healthy."""
         await self.room.synced()
         unread = await self.room.settings_read(_PATIENCE_SECONDS)
         if unread is not None:
-            log.warning("the scheduler's settings cannot be read, the defaults hold meanwhile: %s", unread)
+            log.warning("the scheduler's settings cannot be read, those of before hold meanwhile: %s", unread)
+        if unread is not None or self._refused:
+            self.settings.recall(self._elector.noted(LAST_SETTINGS))
+        elif not self.settings.made_sense:  # there are none
+            self._keep("")
         if not self.room.sees_hosts:
             log.warning(
                 "it may not list and watch nodes, and the Pods of all namespaces: jobs are held against quotas only, "
                 "and nothing is known of free room, of other Pods, or of services that wait for it"
             )
         self.scheduler.start(number_of(self._elector.noted(MIN_V)))
-        await self.scheduler.round()
-        rounds = asyncio.create_task(self.scheduler.run())
+        tasks = {asyncio.create_task(self.scheduler.run()), asyncio.create_task(self._work(work))}
         try:
-            await work()
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            rounds.cancel()
-            await asyncio.wait({rounds})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in ended:
+            task.result()
+
+    async def _work(self, work: Callable[[], Awaitable[None]]) -> None:
+        await self.scheduler.begun()
+        await work()
+
+    def _keep(self, text: str) -> None:
+        if len(text) <= _MOST_TEXT:
+            self._elector.note(LAST_SETTINGS, text)
+        else:
+            log.warning("the scheduler's settings are too long to be kept for the next operator")
 
     def _saw(self, use: PodUse) -> None:
         self._ledger.saw(use)
@@ -93,7 +117,8 @@ class Scheduling:
         self.scheduler.happened()
 
     def _hear(self, found: "ConfigMap | None") -> None:
-        refused = self._settings.hear(None if found is None else dict(found.data))
+        refused = self.settings.hear(None if found is None else dict(found.data))
+        self._refused = refused is not None
         if refused is not None and found is not None:
             self.room.tell_settings(found, reason="SettingsRefused", note=refused[:1024], warning=True)
         self.scheduler.happened()

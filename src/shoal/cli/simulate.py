@@ -116,7 +116,7 @@ def _live(files: Sequence[str], output: str) -> int:
     from shoal.cli.where import Where
 
     text = kube_jobs.text_of(files[0])
-    asked = kube_queue.whatif(files[0], text, home=kube_queue.HOME, output=output)
+    asked = kube_queue.whatif(files[0], text, installed=kube_queue.Installation(), output=output)
     kube_jobs.run(Where(), dict(os.environ), asked)
     return 0
 

@@ -26,6 +26,8 @@ class Allowance:
     code: str = ""
     """Why, in a word that conditions use: `Admitted`, `QuotaExceeded`, `NoRoom`, ..."""
     reason: str = ""
+    trimmed: str = ""
+    """Why its priority counts for less than it says; empty: it does not."""
     place: int | None = None
     """In the queue; 1 is next. None: it does not wait."""
     starts_master: bool = True

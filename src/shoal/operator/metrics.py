@@ -54,6 +54,11 @@ class OperatorMetrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
+        self._last_round = Gauge(
+            "shoal_scheduler_last_round_timestamp_seconds",
+            "When the scheduler's last round ended that did not fail; 0: there was none, as on replicas that wait.",
+            registry=self._registry,
+        )
         self._decisions = Counter(
             "shoal_scheduler_decisions",
             "What the scheduler decided for jobs, and why.",
@@ -76,6 +81,8 @@ class OperatorMetrics:
 
     def scheduled(self, result: str, seconds: float) -> None:
         self._rounds.labels(result).observe(seconds)
+        if result == "ok":
+            self._last_round.set_to_current_time()
 
     def decided(self, action: str, reason: str) -> None:
         self._decisions.labels(action, reason).inc()

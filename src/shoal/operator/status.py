@@ -1,6 +1,6 @@
 """What people read: the job's conditions, and the sentence that says why.
 
-All five conditions are set from the first visit on. `Degraded` carries the one trouble that matters most, with the
+All conditions are set from the first visit on. `Degraded` carries the one trouble that matters most, with the
 words of whoever refused; the others follow from members and grant.
 """
 
@@ -54,6 +54,7 @@ def say_invalid(why: str) -> dict[JobCondition, Said]:
         JobCondition.ADMITTED: Said(FALSE, "InvalidSpec", why),
         JobCondition.READY: Said(FALSE, "InvalidSpec", why),
         JobCondition.RESIZING: Said(FALSE, "Idle", ""),
+        JobCondition.PRIORITY_TRIMMED: Said(UNKNOWN, "InvalidSpec", ""),
         JobCondition.DEGRADED: Said(TRUE, "InvalidSpec", why),
         JobCondition.SUCCEEDED: Said(UNKNOWN, "InvalidSpec", ""),
     }
@@ -66,6 +67,7 @@ def say_over(ending: Ending, troubles: Sequence[Trouble]) -> dict[JobCondition, 
         JobCondition.ADMITTED: Said(FALSE, "Finished", "the job is over"),
         JobCondition.READY: Said(FALSE, word, ending.message),
         JobCondition.RESIZING: Said(FALSE, "Idle", ""),
+        JobCondition.PRIORITY_TRIMMED: Said(FALSE, "Finished", ""),
         JobCondition.DEGRADED: degraded,
         JobCondition.SUCCEEDED: Said(TRUE if ending.success else FALSE, ending.reason, ending.message),
     }
@@ -92,6 +94,7 @@ def say(
         JobCondition.ADMITTED: _admitted(memory, asks, limit, remarks, suspended=suspended),
         JobCondition.READY: _ready(memory, running, granted, pods, limit, suspended=suspended, answers=master_answers),
         JobCondition.RESIZING: _resizing(memory, running, granted),
+        JobCondition.PRIORITY_TRIMMED: say_priority("" if limit.allowance is None else limit.allowance.trimmed),
         JobCondition.DEGRADED: _degraded(memory, pods, troubles, answers=master_answers, missed=master_missed),
         JobCondition.SUCCEEDED: Said(
             UNKNOWN,
@@ -99,6 +102,11 @@ def say(
             training.reason if training else "",
         ),
     }
+
+
+def say_priority(trimmed: str) -> Said:
+    """Of jobs of both kinds. `trimmed`: why it counts for less than it says."""
+    return Said(TRUE, "NotInPriorities", trimmed) if trimmed else Said(FALSE, "AsAsked", "")
 
 
 def _runs(pod: PodSeen | None) -> bool:

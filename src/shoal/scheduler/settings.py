@@ -49,6 +49,8 @@ class SchedulerSettings:
     """A round at least this often."""
     spacing: Seconds = 1.0
     """And never two within this: events that come together are one round."""
+    round_timeout: Seconds = 60.0
+    """A round that takes longer than this is trouble, and is told as such."""
     weights: Mapping[Priority, int] = field(default_factory=lambda: dict(WEIGHTS))
     """Shares of what jobs compete for; neighbours differ tenfold."""
     base_weight: int = 1_000
@@ -85,5 +87,8 @@ class SchedulerSettings:
     """Waiting jobs that may hold a master Pod, in the order of the queue."""
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     """By namespace, beside Kubernetes' own ResourceQuotas; the smaller limit of each kind holds."""
+    priorities: frozenset[str] = frozenset()
+    """The namespaces whose jobs may have a priority above Normal; "*": all. Whoever may create a job could take the
+    most of a cluster by a word otherwise."""
     gang: bool = True
     """Of `static`: whether a job starts only when all of it fits."""

@@ -57,6 +57,14 @@ def test_a_job_that_was_never_admitted_gets_nothing() -> None:
     assert waiting.status.conditions["QuotaExceeded"].status == "True"
 
 
+def test_a_priority_that_counts_for_less_is_said() -> None:
+    world = running()
+    assert said(world, "PriorityTrimmed") == ("False", "AsAsked")
+    world.allowance = allowed(2, trimmed="priority Production counts as Normal")
+    world.settle()
+    assert said(world, "PriorityTrimmed") == ("True", "NotInPriorities")
+
+
 def test_an_admitted_gang_is_made_at_once() -> None:
     job = a_job(trainer=elastic(2, 4), pserver={"min-instance": 2}, master={"etcd-replicas": 3})
     plan = plan_for(job, allowance=allowed(2))

@@ -1,4 +1,8 @@
-"""The scheduler's settings while it runs: what the ConfigMap says now, or what it last said that made sense."""
+"""The scheduler's settings while it runs: what the ConfigMap says now, or what it last said that made sense.
+
+That outlives the process: the last text that made sense is kept elsewhere (`keep`), and an operator that starts with a
+ConfigMap that it must refuse, or cannot read, goes on with it (`recall`). Otherwise a restart would drop all quotas.
+"""
 
 import logging
 from collections.abc import Callable
@@ -16,11 +20,17 @@ class LiveSettings:
     """Called, it gives the settings that hold."""
 
     def __init__(
-        self, *, parse: Callable[[str], Any], policies: frozenset[str], metrics: OperatorMetrics | None = None
+        self,
+        *,
+        parse: Callable[[str], Any],
+        policies: frozenset[str],
+        metrics: OperatorMetrics | None = None,
+        keep: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """`parse` reads YAML, and raises `ValueError`."""
-        self._parse, self._policies, self._metrics = parse, policies, metrics
+        """`parse` reads YAML, and raises `ValueError`. `keep` is given each text that made sense."""
+        self._parse, self._policies, self._metrics, self._keep = parse, policies, metrics, keep
         self._settings = SchedulerSettings()
+        self._made_sense = False
 
     def __call__(self) -> SchedulerSettings:
         return self._settings
@@ -35,9 +45,26 @@ class LiveSettings:
             return str(exc)
         if new != self._settings:
             log.info("the scheduler's settings are new: policy %s, a round every %g s", new.policy, new.interval)
-        self._settings = new
+        self._settings, self._made_sense = new, True
+        self._keep((data or {}).get(KEY, ""))
         self._say(valid=True)
         return None
+
+    @property
+    def made_sense(self) -> bool:
+        """Whether it has ever heard any that did."""
+        return self._made_sense
+
+    def recall(self, text: str | None) -> None:
+        """What an earlier process last took. It holds until something newer makes sense."""
+        if self._made_sense or text is None:
+            return
+        try:
+            self._settings = self._read({KEY: text})
+        except BadInput as exc:
+            log.warning("the scheduler's last settings are no longer understood, the defaults hold: %s", exc)
+            return
+        log.warning("the scheduler's settings are those of before this start: policy %s", self._settings.policy)
 
     def _read(self, data: dict[str, str]) -> SchedulerSettings:
         unknown = sorted(set(data) - {KEY})

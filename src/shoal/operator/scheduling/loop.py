@@ -1,34 +1,83 @@
 """The scheduler's rounds: every few seconds, or when something has happened, while this operator leads.
 
-Events that come together are one round. A round reads what is known, asks the policy (in a thread, for it only
-computes), and holds the new allowances; whoever is allowed something else now is woken. A policy that fails takes
-nobody down: what was allowed last stays allowed, and the jobs, the log and a metric say so.
+Events that come together are one round. A round takes what is known, which costs the event loop a copy, and computes
+the rest in a thread of its own: the rows, the policy's decisions, what follows from them for everybody, and who has to
+be told. Then the new allowances hold, and whoever is allowed something else now is woken. A policy that fails, or does
+not come to an end, takes nobody down: what was allowed last stays allowed, and the jobs, the log and a metric say so.
 """
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
 from shoal.core.hosts import HostSeen, QuotaSeen
 from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.scheduling.facts import JobFacts
 from shoal.operator.scheduling.ledger import Ledger
-from shoal.operator.scheduling.round import Held, Known, Looks, Outcome, Round, begin, conclude
+from shoal.operator.scheduling.round import Holding, Known, Looks, Outcome, Round, begin, conclude
+from shoal.operator.scheduling.telling import Telling, tell
 from shoal.scheduler.decisions import Action, Decisions
 from shoal.scheduler.policies import Policy
-from shoal.scheduler.rows import JobKey
+from shoal.scheduler.rows import JobKey, Seconds
 from shoal.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger("shoal.operator")
 
 Wake = Callable[[JobKey, float], None]
 """Told a job that is allowed something else now, and how many seconds the look at it may wait."""
+T = TypeVar("T")
 
-_RETELL_SECONDS = 15.0
-"""A place in the queue changes all the time. It is told a job no more often than this: each time is a write."""
+_RETELL_TROUBLE_SECONDS = 300.0
+"""A failure that words itself differently each time is told the jobs no more often than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a round came to."""
+
+    taken_up: Round
+    decisions: Decisions
+    outcome: Outcome
+    telling: Telling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum:
+    """All that a round is computed from. Nobody changes any of it meanwhile, but for `looks`, which are its own."""
+
+    known: Known
+    holding: Holding
+    looks: Looks
+    telling: Telling
+    recovers: bool
+    min_v: float
+    policy: Policy
+    settings: SchedulerSettings
+    now: Seconds
+
+    def compute(self) -> Computed:
+        taken_up = begin(self.known, self.holding, self.min_v, self.settings, looks=self.looks, now=self.now)
+        decisions = self.policy(taken_up.snapshot, self.now, self.settings)
+        outcome = conclude(taken_up, decisions, now=self.now)
+        telling = tell(self.telling, outcome.holding, everybody=self.recovers, now=self.now)
+        return Computed(taken_up=taken_up, decisions=decisions, outcome=outcome, telling=telling)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    kind: str
+    text: str
+    at: float
+
+    def covers(self, kind: str, text: str, now: float) -> bool:
+        """Whether this need not be told to those who know of it."""
+        return kind == self.kind and (text == self.text or now - self.at < _RETELL_TROUBLE_SECONDS)
 
 
 class Scheduler:
@@ -53,13 +102,13 @@ class Scheduler:
         self._hosts, self._quotas, self._ledger, self._sources = hosts, quotas, ledger, sources
         self._policy, self._settings, self._wake = policy, settings, wake
         self._metrics, self._keep, self._ignored, self._clock = metrics, keep, ignored, clock
-        self._holding: dict[JobKey, Held] = {}
-        self._told: dict[JobKey, tuple[Allowance, float]] = {}
+        self._holding: Holding = {}
+        self._telling = Telling()
         self._looks: Looks = {}
         self._unheard: set[tuple[str, str]] = set()
         self._min_v = 0.0
-        self._trouble: str | None = None
-        self._happened = asyncio.Event()
+        self._trouble: Trouble | None = None
+        self._happened, self._begun = asyncio.Event(), asyncio.Event()
         self.rounds = 0
 
     # What controllers ask ----------------------------------------------------------------------------------------
@@ -70,7 +119,7 @@ class Scheduler:
 
     @property
     def trouble(self) -> str | None:
-        return self._trouble
+        return None if self._trouble is None else self._trouble.text
 
     # Running -----------------------------------------------------------------------------------------------------
 
@@ -80,9 +129,14 @@ class Scheduler:
 
     def start(self, min_v: float = 0.0) -> None:
         """Begin anew, from the jobs' statuses: whatever was held before is another leader's by now."""
-        self._holding, self._told, self._trouble = {}, {}, None
+        self._holding, self._telling, self._looks, self._trouble = {}, Telling(), {}, None
         self._min_v = min_v
+        self._begun.clear()
         self._happened.set()
+
+    async def begun(self) -> None:
+        """Wait until there was a round since `start`, or there is trouble."""
+        await self._begun.wait()
 
     async def run(self) -> None:
         """Rounds, until cancelled."""
@@ -102,17 +156,9 @@ class Scheduler:
         """One round. It never fails."""
         began, result = time.monotonic(), "error"
         try:
-            settings, now = self._settings(), self._clock()
-            policy = self._policy(settings.policy)
-            known = Known(
-                hosts=self._hosts(),
-                quotas=self._quotas(),
-                facts=[facts for source in self._sources for facts in source()],
-                ledger=self._ledger,
-            )
-            taken_up = begin(known, self._holding, self._min_v, settings, looks=self._looks, now=now)
-            decisions = await asyncio.to_thread(policy, taken_up.snapshot, now, settings)
-            self._take(taken_up, decisions, conclude(taken_up, decisions, now=now), now)
+            settings = self._settings()
+            sum_ = self._sum(settings)
+            self._take(await self._computed(sum_, settings.round_timeout), sum_)
             result = "ok"
         except Exception as exc:
             self._fail(exc)
@@ -121,9 +167,42 @@ class Scheduler:
             if self._metrics is not None:
                 self._metrics.scheduled(result, time.monotonic() - began)
 
-    def _take(self, taken_up: Round, decisions: Decisions, outcome: Outcome, now: float) -> None:
-        recovered, self._trouble = self._trouble is not None, None
-        self._holding = dict(outcome.holding)
+    def _sum(self, settings: SchedulerSettings) -> Sum:
+        return Sum(
+            known=Known(
+                hosts=self._hosts(),
+                quotas=self._quotas(),
+                facts=[facts for source in self._sources for facts in source()],
+                ledger=self._ledger.as_it_is(),
+            ),
+            holding=self._holding,
+            looks=self._looks,
+            telling=self._telling,
+            recovers=self._trouble is not None,
+            min_v=self._min_v,
+            policy=self._policy(settings.policy),
+            settings=settings,
+            now=self._clock(),
+        )
+
+    async def _computed(self, sum_: Sum, patience: Seconds) -> Computed:
+        """A thread cannot be broken off. One that takes too long is trouble until it ends, and its answer still holds:
+        nothing was decided meanwhile."""
+        computing = asyncio.ensure_future(_beside(sum_.compute))
+        try:
+            done, _ = await asyncio.wait({computing}, timeout=patience)
+            if not done:
+                self._fail(TimeoutError(f"the policy {sum_.settings.policy} has not decided for {patience:g} s"))
+            return await computing
+        finally:
+            computing.cancel()
+
+    def _take(self, computed: Computed, sum_: Sum) -> None:
+        """Hold what was computed, and wake whom it concerns: everybody, if they were told of trouble meanwhile."""
+        decisions, outcome = computed.decisions, computed.outcome
+        late, self._trouble = self._trouble is not None and not sum_.recovers, None
+        self._holding, self._telling = outcome.holding, computed.telling
+        self._begun.set()
         if decisions.min_v > self._min_v:
             self._min_v = decisions.min_v
             self._keep(self._min_v)
@@ -131,24 +210,13 @@ class Scheduler:
             log.info("%s: %s %d -> %d: %s", change.key, change.action, change.before, change.target, change.reason.text)
             if self._metrics is not None:
                 self._metrics.decided(str(change.action), str(change.reason.code))
-                row = taken_up.views[change.key].row
+                row = computed.taken_up.views[change.key].row
                 if change.action is Action.ADMIT and row.waiting_since is not None:
-                    waited = max(0.0, now - row.waiting_since)
+                    waited = max(0.0, sum_.now - row.waiting_since)
                     self._metrics.waited(change.key.namespace, str(row.priority), waited)
         self._tell_services(decisions)
-        self._told = {key: told for key, told in self._told.items() if key in self._holding}
-        for key, held in self._holding.items():
-            self._tell(key, held.allowance, now, again=recovered)
-
-    def _tell(self, key: JobKey, allowance: Allowance, now: float, *, again: bool) -> None:
-        told, at = self._told.get(key, (None, 0.0))
-        if told == allowance and not again:
-            return
-        wording = told is not None and replace(told, place=None, reason="") == replace(allowance, place=None, reason="")
-        if wording and not again and now - at < _RETELL_SECONDS:
-            return
-        self._told[key] = (allowance, now)
-        self._wake(key, 0.0)
+        for key in self._holding if late else computed.telling.due:
+            self._wake(key, 0.0)
 
     def _tell_services(self, decisions: Decisions) -> None:
         ignored = {(each.namespace, each.name): each.reason for each in decisions.nominations if each.host is None}
@@ -159,10 +227,34 @@ class Scheduler:
         self._unheard = set(ignored)
 
     def _fail(self, exc: Exception) -> None:
-        why = f"the scheduler fails, what was decided last stays: {type(exc).__name__}: {exc}"[:1024]
-        log.error("%s", why, exc_info=self._trouble is None)
-        if self._trouble == why:
+        kind, before, now = type(exc).__name__, self._trouble, time.monotonic()
+        why = f"the scheduler fails, what was decided last stays: {kind}: {exc}"[:1024]
+        log.error("%s", why, exc_info=before is None)
+        self._begun.set()
+        if before is not None and before.covers(kind, why, now):
             return
-        self._trouble = why
+        self._trouble = Trouble(kind, why, now)
         for key in self._holding:
             self._wake(key, 0.0)
+
+
+async def _beside(work: Callable[[], T]) -> T:
+    """The work's answer, from a thread that ends with the process, whether the work does or not."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    found: list[T | Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except Exception as exc:
+            found.append(exc)
+        with suppress(RuntimeError):  # the loop is gone
+            loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=run, name="scheduler", daemon=True).start()
+    await ended.wait()
+    (answer,) = found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer

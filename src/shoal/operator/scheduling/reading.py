@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from shoal.core.hosts import Amounts, HostSeen, Placement, PodUse, QuotaSeen
 from shoal.operator.scheduling.facts import JobFacts
-from shoal.operator.scheduling.ledger import ANY_HOST, Ledger, room_of
+from shoal.operator.scheduling.ledger import ANY_HOST, Ledger, Owner, room_of
 from shoal.scheduler.actuation import Standing, TrainerPod
 from shoal.scheduler.rows import NOTHING, Host, Job, Leaving, Part, Quota, Room, Seconds, ServicePod
 
@@ -165,14 +165,18 @@ def _sum(pods: Iterable[PodUse]) -> Room:
 
 
 def host_rows(
-    hosts: Sequence[HostSeen] | None, ledger: Ledger, views: Iterable[JobView], scheduled: frozenset[str], pools: Pools
+    hosts: Sequence[HostSeen] | None,
+    ledger: Ledger,
+    views: Iterable[JobView],
+    scheduled: frozenset[Owner],
+    pools: Pools,
 ) -> list[Host]:
-    """The hosts with what is taken there by whom nobody decides for. `scheduled`: the uids of the jobs that take part;
+    """The hosts with what is taken there by whom nobody decides for. `scheduled`: the jobs that take part;
     Pods of others are nobody's to move. `hosts` None: they may not be looked at, and one stands for all."""
     extra: dict[str, Room] = {}
-    for job in ledger.jobs():
-        if job not in scheduled:
-            for pod in ledger.of(job):
+    for namespace, job in ledger.jobs():
+        if (namespace, job) not in scheduled:
+            for pod in ledger.of(job, namespace):
                 if pod.host and not pod.is_over and pod.ends is None:
                     host = ledger.host_of(pod)
                     extra[host] = extra.get(host, NOTHING).plus(room_of(pod))

@@ -23,7 +23,7 @@ from shoal.operator.scheduling.reading import (
 )
 from shoal.scheduler.actuation import Standing, advance, arrive, carry_out, name_victims
 from shoal.scheduler.decisions import Change, Code, Decisions, Wait
-from shoal.scheduler.rows import NOTHING, Attained, JobKey, Room, Seconds
+from shoal.scheduler.rows import NOTHING, Attained, JobKey, Priority, Room, Seconds
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.scheduler.snapshot import Snapshot
 
@@ -122,7 +122,7 @@ def _snapshot(
     placements = [facts[key].placement for key in views] + [pod.placement for pod in services]
     pools = Pools(known.hosts or (), placements)
     placed = {key: _in_pools(view, pools.admitting(facts[key].placement)) for key, view in views.items()}
-    scheduled = frozenset(facts[key].uid for key in views)
+    scheduled = frozenset((key.namespace, facts[key].uid) for key in views)
     snapshot = Snapshot.of(
         host_rows(known.hosts, known.ledger, placed.values(), scheduled, pools),
         (view.row for view in placed.values()),
@@ -145,7 +145,7 @@ def _look(
     looks: Looks,
     now: Seconds,
 ) -> JobView:
-    known, version = looks.get(facts.key), ledger.version(facts.uid)
+    known, version = looks.get(facts.key), ledger.version(facts.uid, facts.key.namespace)
     if (
         known is not None
         and known.facts is facts
@@ -153,7 +153,7 @@ def _look(
         and (known.standing, known.victims) == (standing, victims)
     ):
         return known.view
-    view = look_at(facts, standing, ledger.of(facts.uid), ledger, victims=victims, now=now)
+    view = look_at(facts, standing, ledger.of(facts.uid, facts.key.namespace), ledger, victims=victims, now=now)
     if view.going:  # it says until when, which moves on
         looks.pop(facts.key, None)
     else:
@@ -171,16 +171,32 @@ def _taken_up(
     settings: SchedulerSettings,
     now: Seconds,
 ) -> tuple[Allowance, JobView]:
+    priority, trimmed = _priority(facts, settings)
     standing = saved.standing if saved is not None else None
     if standing is None or (standing.target == 0 and standing.waiting_since is None):
-        blank = look_at(facts, Standing(), (), ledger, now=now).row
+        blank = replace(look_at(facts, Standing(), (), ledger, now=now).row, priority=priority)
         standing = arrive(blank, standing, min_v, capacity, now, settings)
     view = _look(facts, standing, None if saved is None else saved.victims, ledger, looks, now)
+    view = _of_priority(view, priority)
     after = advance(standing, view.row, view.running, capacity, now, settings)
     if after != standing:
         row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until)
         view = replace(view, row=row)
-    return _with_standing(saved, after), view
+    allowance = _with_standing(saved, after)
+    return (allowance if allowance.trimmed == trimmed else replace(allowance, trimmed=trimmed)), view
+
+
+def _priority(facts: JobFacts, settings: SchedulerSettings) -> tuple[Priority, str]:
+    """The priority that counts, and why it is not the one that the job says: more than Normal is for the namespaces
+    that the cluster's owner names."""
+    if facts.priority is not Priority.PRODUCTION or settings.priorities & {"*", facts.key.namespace}:
+        return facts.priority, ""
+    why = f"namespace {facts.key.namespace} is not in the list `priorities` of the scheduler's settings"
+    return Priority.NORMAL, f"priority {facts.priority} counts as Normal: {why}"
+
+
+def _of_priority(view: JobView, priority: Priority) -> JobView:
+    return view if view.row.priority is priority else replace(view, row=replace(view.row, priority=priority))
 
 
 def _set_aside(
@@ -194,12 +210,13 @@ def _set_aside(
     """A job that its owner has suspended, or that nobody has asked anything for: it keeps what it attained."""
     standing = saved.standing if saved is not None else Standing(attained=Attained(at=now))
     standing = replace(standing, target=0, waiting_since=None, settling=False, frozen_until=0.0)
-    view = look_at(facts, standing, ledger.of(facts.uid), ledger, now=now)
+    priority, trimmed = _priority(facts, settings)
+    view = _of_priority(look_at(facts, standing, ledger.of(facts.uid, facts.key.namespace), ledger, now=now), priority)
     standing = advance(standing, view.row, view.running, capacity, now, settings)
     if facts.suspended:
-        return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it")
+        return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it", trimmed=trimmed)
     code, reason = facts.lacks or (NO_PLAN, "nobody has said how many members it should have")
-    return Allowance(standing=standing, code=code, reason=reason)
+    return Allowance(standing=standing, code=code, reason=reason, trimmed=trimmed)
 
 
 def _remembered(facts: JobFacts) -> Allowance | None:
@@ -262,6 +279,7 @@ def _changed(round: Round, before: Allowance, change: Change, now: Seconds) -> A
         victims=_victims(change, view, before.victims),
         code=change.reason.code,
         reason=change.reason.text,
+        trimmed=before.trimmed,
         starts_master=change.target > 0,
     )
 

@@ -55,6 +55,9 @@ class SettingsText(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     policy: Annotated[str | None, Field("Who decides: `cfs`, or `fulfillment`.")] = None
     interval: Annotated[Time | None, Field("A round at least this often.")] = None
     spacing: Annotated[Time | None, Field("And never two within this: events that come together are one round.")] = None
+    round_timeout: Annotated[
+        Time | None, Field("A round that takes longer is said to fail, on the jobs too, until it has ended.")
+    ] = None
     weights: Annotated[
         dict[Priority, int] | None, Field("By priority: shares of what jobs compete for. Those not named stay.")
     ] = None
@@ -91,6 +94,10 @@ class SettingsText(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     max_starting_masters: Annotated[
         int | None, Field("Jobs not yet admitted that may hold a master Pod, in the order of the queue.")
     ] = None
+    priorities: Annotated[
+        list[str] | None,
+        Field("The namespaces whose jobs may have a priority above Normal; `*`: all. Others' count as Normal."),
+    ] = None
     quotas: Annotated[
         dict[str, QuotaText] | None, Field("By namespace, beside its ResourceQuotas; the smaller limit holds.")
     ] = None
@@ -99,6 +106,7 @@ class SettingsText(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 _TIMES = (
     "interval",
     "spacing",
+    "round_timeout",
     "horizon",
     "start_debit",
     "lag_cap",
@@ -109,6 +117,7 @@ _TIMES = (
 _AT_LEAST: Mapping[str, float] = {
     "interval": 0.1,
     "spacing": 0,
+    "round_timeout": 1,
     "horizon": 1,
     "base_weight": 1,
     "max_moves": 0,
@@ -156,6 +165,8 @@ def _settings(text: SettingsText, policies: frozenset[str]) -> SchedulerSettings
         given["headroom_by_hour"] = tuple(_room(each, "headroomByHour") for each in text.headroom_by_hour)
         if len(text.headroom_by_hour) not in (0, 24):
             raise ValueError(f"headroomByHour wants 24 rooms or none, got {len(text.headroom_by_hour)}")
+    if text.priorities is not None:
+        given["priorities"] = frozenset(text.priorities)
     if text.quotas is not None:
         given["quotas"] = {name: _quota(each, f"quotas.{name}") for name, each in text.quotas.items()}
     settings = replace(base, **given)

@@ -287,6 +287,7 @@ class _Decision:
             memory=memory,
             counts=counts,
             image_missing=self._image_is_missing(),
+            trimmed=self.snapshot.allowance.trimmed if self.snapshot.allowance else "",
             changing=bool(steps.resize or steps.evict),
             ending=self.snapshot.ending_trainers,
             pods=self.snapshot.pods,

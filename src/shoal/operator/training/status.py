@@ -17,7 +17,7 @@ from shoal.api.trainingjob import Phase, TrainingCondition, TrainingRole
 from shoal.api.trainingspec import TrainingSpec
 from shoal.core.pods import Trouble
 from shoal.core.workloads import TrainingPod
-from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said
+from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said, say_priority
 from shoal.operator.training.snapshot import RoleCounts, TrainingMemory
 
 _QUOTA = frozenset({"QuotaExceeded", "AboveWholeQuota"})
@@ -47,6 +47,8 @@ class Outlook:
     memory: TrainingMemory
     counts: Mapping[TrainingRole, RoleCounts]
     image_missing: bool
+    trimmed: str
+    """Why its priority counts for less than it says; empty: it does not."""
     changing: bool
     """The number of its Pods is being changed right now."""
     ending: int
@@ -87,6 +89,7 @@ def say(outlook: Outlook) -> tuple[Phase, str, Conditions]:
     said = {
         TrainingCondition.ADMITTED: admitted,
         TrainingCondition.QUOTA_EXCEEDED: _quota(outlook),
+        TrainingCondition.PRIORITY_TRIMMED: say_priority(outlook.trimmed),
         TrainingCondition.READY: ready,
         TrainingCondition.SCALING: scaling,
         TrainingCondition.IMAGE_MISSING: _image(outlook),
@@ -108,6 +111,7 @@ def say_over(ending: Ending) -> Conditions:
     return {
         TrainingCondition.ADMITTED: Said(FALSE, "Finished", "the job is over"),
         TrainingCondition.QUOTA_EXCEEDED: Said(FALSE, "Finished", ""),
+        TrainingCondition.PRIORITY_TRIMMED: Said(FALSE, "Finished", ""),
         TrainingCondition.READY: Said(FALSE, "Completed" if ending.success else ending.reason, ending.message),
         TrainingCondition.SCALING: _IDLE,
         TrainingCondition.IMAGE_MISSING: Said(FALSE, "Finished", ""),
@@ -123,6 +127,7 @@ def say_invalid(why: str) -> Conditions:
     return {
         TrainingCondition.ADMITTED: Said(FALSE, "InvalidSpec", why),
         TrainingCondition.QUOTA_EXCEEDED: unknown,
+        TrainingCondition.PRIORITY_TRIMMED: unknown,
         TrainingCondition.READY: Said(FALSE, "InvalidSpec", why),
         TrainingCondition.SCALING: _IDLE,
         TrainingCondition.IMAGE_MISSING: unknown,
