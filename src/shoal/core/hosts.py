@@ -22,6 +22,11 @@ class Amounts(NamedTuple):
     """Devices."""
 
 
+MOST = Amounts(cpu=2**48, memory=2**48, gpu=2**24)
+"""No Pod and no host counts for more: far above any that exists, and little enough that the sums over thousands of them
+stay within 64 bits."""
+
+
 class Taint(NamedTuple):
     key: str
     value: str = ""

@@ -4,6 +4,7 @@ A status is read once, when an operator begins to lead; from then on the schedul
 written must be what is read back, or every look would find something to write: times are kept to the microsecond.
 """
 
+import math
 from datetime import UTC, datetime
 
 from shoal.api.fields import MAX_TEXT
@@ -37,6 +38,8 @@ def of_status(written: SchedulingStatus | None) -> Standing | None:
     try:
         attained = Attained(v=float(written.v), at=seconds(written.at), rate=float(written.rate or 0))
     except ValueError:
+        return None
+    if not (math.isfinite(attained.v) and math.isfinite(attained.rate)):
         return None
     return Standing(
         target=written.target,

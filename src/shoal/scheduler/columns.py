@@ -23,6 +23,9 @@ Bools = NDArray[np.bool_]
 PRIORITIES: tuple[Priority, ...] = tuple(Priority)
 _NUMBER = {priority: number for number, priority in enumerate(PRIORITIES)}
 
+_MOST = 2**62
+"""Of any number in a record: with a margin, for sums."""
+
 JOB = np.dtype(
     [
         ("target", "i8"), ("least", "i8"), ("most", "i8"), ("unit", "i8"), ("min", "i8"), ("max", "i8"),
@@ -118,6 +121,13 @@ def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
         *((False, 0.0, 0.0, 0.0) if attained is None else (True, attained.v, attained.at, attained.rate)),
         job.resizing, job.frozen_until, np.nan if job.waiting_since is None else job.waiting_since,
     )  # fmt: skip
+
+
+def check_numbers(job: Job) -> None:
+    """Raises `ValueError` for a job that asks for more of something than a record can hold."""
+    for name, value in zip(JOB.names or (), job_record(job, Vocabulary()), strict=True):
+        if isinstance(value, int) and abs(value) > _MOST:
+            raise ValueError(f"its {name.replace('_', ' ')} of {value:,} is beyond what can be counted")
 
 
 def host_record(host: Host, taken: Room, vocabulary: Vocabulary) -> tuple[Any, ...]:

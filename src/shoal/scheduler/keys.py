@@ -142,10 +142,10 @@ def _ranks(*least_first: Ints | Floats | Bools) -> list[int]:
 def _prices(jobs: Records, settings: SchedulerSettings) -> tuple[Floats, Floats]:
     """What one trainer costs, and all fixed Pods together, by the weights of resources."""
     prices = settings.scores
-    each: Floats = jobs["gpu"] * prices.gpu + jobs["cpu"] * prices.core / 1_000
-    each = each + jobs["memory"] * prices.gibibyte / GIBIBYTE
-    fixed: Floats = jobs["fixed_gpu"] * prices.gpu + jobs["fixed_cpu"] * prices.core / 1_000
-    return each, fixed + jobs["fixed_memory"] * prices.gibibyte / GIBIBYTE
+    gpu, core, gibibyte = float(prices.gpu), float(prices.core), float(prices.gibibyte)
+    each: Floats = jobs["gpu"] * gpu + jobs["cpu"] * core / 1_000 + jobs["memory"] * gibibyte / GIBIBYTE
+    fixed: Floats = jobs["fixed_gpu"] * gpu + jobs["fixed_cpu"] * core / 1_000
+    return each, fixed + jobs["fixed_memory"] * gibibyte / GIBIBYTE
 
 
 def _bent_jobs(jobs: Records, settings: SchedulerSettings) -> list[int]:

@@ -136,3 +136,18 @@ def test_a_quota_about_pods_is_read_and_others_are_left_to_the_server() -> None:
     assert quota_seen(quota(hard=hard)) == QuotaSeen(namespace="n", name="q", cpu=6_000, gpu=4, pods=10)
     assert quota_seen(quota(hard={"configmaps": "3"})) is None
     assert quota_seen(quota(hard={"pods": "3"}, scopes=["BestEffort"])) is None
+
+
+def test_sidecars_and_overhead_are_counted_as_kubernetes_does() -> None:
+    manifest = {
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": 1}}}],
+            "initContainers": [
+                {"name": "first", "resources": {"requests": {"cpu": "4"}}},
+                {"name": "mesh", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}}},
+                {"name": "last", "resources": {"requests": {"cpu": "2500m", "memory": "1Gi"}}},
+            ],
+            "overhead": {"cpu": "500m", "memory": "10Mi"},
+        }
+    }
+    assert shape(manifest).amounts == Amounts(5_000, 2**30 + 10 * 2**20, 0)

@@ -22,6 +22,7 @@ from shoal.operator.scheduling.reading import (
     waiting_services,
 )
 from shoal.scheduler.actuation import Standing, advance, arrive, carry_out, name_victims
+from shoal.scheduler.columns import check_numbers
 from shoal.scheduler.decisions import Change, Code, Decisions, Wait
 from shoal.scheduler.rows import NOTHING, Attained, JobKey, Priority, Room, Seconds
 from shoal.scheduler.settings import SchedulerSettings
@@ -29,6 +30,8 @@ from shoal.scheduler.snapshot import Snapshot
 
 SUSPENDED = "Suspended"
 NO_PLAN = "WaitingForPlan"
+NOT_COUNTED = "NotCounted"
+"""Its numbers make no sense: it is left out of the rounds, and everybody else goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,11 @@ def begin(
         held = before.get(facts.key)
         saved = held.allowance if held is not None and held.uid == facts.uid else _remembered(facts)
         if facts.takes_part:
-            allowance, views[facts.key] = _taken_up(facts, saved, known.ledger, looks, min_v, capacity, settings, now)
+            try:
+                allowance, view = _taken_up(facts, saved, known.ledger, looks, min_v, capacity, settings, now)
+                views[facts.key] = view
+            except (ValueError, ArithmeticError) as exc:
+                allowance = _left_out(saved, exc, now)
         else:
             allowance = _set_aside(facts, saved, known.ledger, capacity, settings, now)
             if not facts.suspended and facts.lacks is None:  # a master will say how many members it should have
@@ -154,6 +161,7 @@ def _look(
     ):
         return known.view
     view = look_at(facts, standing, ledger.of(facts.uid, facts.key.namespace), ledger, victims=victims, now=now)
+    check_numbers(view.row)
     if view.going:  # it says until when, which moves on
         looks.pop(facts.key, None)
     else:
@@ -217,6 +225,13 @@ def _set_aside(
         return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it", trimmed=trimmed)
     code, reason = facts.lacks or (NO_PLAN, "nobody has said how many members it should have")
     return Allowance(standing=standing, code=code, reason=reason, trimmed=trimmed)
+
+
+def _left_out(saved: Allowance | None, why: Exception, now: Seconds) -> Allowance:
+    """It keeps what it has; its Pods count as nobody's."""
+    standing = saved.standing if saved is not None else Standing(attained=Attained(at=now))
+    before = saved if saved is not None else Allowance(standing=standing, starts_master=False)
+    return replace(before, code=NOT_COUNTED, reason=f"it takes no part in scheduling: {why}")
 
 
 def _remembered(facts: JobFacts) -> Allowance | None:

@@ -1,7 +1,8 @@
 """The scheduler's settings as an owner writes them: YAML in one ConfigMap, under the key `settings`.
 
 Every field may be left out. What is written is checked whole, with the field's name and the rule in each complaint;
-settings with anything wrong in them are refused as a whole, and those before them stay in force.
+settings with anything wrong in them are refused as a whole, and those before them stay in force. What looks right is
+tried on a small cluster before it is taken: settings under which no round works would stop the scheduler for everybody.
 """
 
 import math
@@ -15,8 +16,10 @@ from shoal.api.durations import parse_duration
 from shoal.api.fields import Field, IntOrString
 from shoal.api.quantities import parse_quantity
 from shoal.core.errors import BadInput
-from shoal.scheduler.rows import Priority, Quota, Room, Seconds
+from shoal.scheduler.policies import policy
+from shoal.scheduler.rows import Host, Job, JobKey, Priority, Quota, Room, Seconds, ServicePod
 from shoal.scheduler.settings import Load, SchedulerSettings, ScoreMode, Scores
+from shoal.scheduler.snapshot import Snapshot
 
 KEY = "settings"
 """Of the ConfigMap's data."""
@@ -124,15 +127,36 @@ _AT_LEAST: Mapping[str, float] = {
     "fairness_margin": 0,
     "max_starting_masters": 0,
 }
+_MOST = 10**9
+"""Of numbers that are multiplied with amounts, or count something."""
+_AT_MOST = ("base_weight", "max_moves", "fairness_margin", "max_starting_masters", "service_priority_floor")
+_MOST_AMOUNT = 2**60
+_MOST_CPU_PER_GPU = 10**6
 
 
 def read_settings(written: Any, *, policies: frozenset[str]) -> SchedulerSettings:
     """The settings of what a YAML document holds; nothing in it: the defaults. Raises `BadInput`."""
     try:
         text = msgspec.convert({} if written is None else written, SettingsText)
-        return _settings(text, policies)
+        settings = _settings(text, policies)
+        _try_out(settings)
+        return settings
     except (msgspec.ValidationError, ValueError, ArithmeticError) as exc:
         raise BadInput(str(exc)) from exc
+
+
+def _try_out(settings: SchedulerSettings) -> None:
+    """A round with a host, a job that runs, one that waits, and a service Pod. Raises `ValueError` if it fails."""
+    each = Room(cpu=2_000, memory=2**30, gpu=1)
+    runs = Job(key=JobKey("default", "runs"), each=each, max=4, target=1, placed={"host": 1}, running=1)
+    waits = Job(key=JobKey("default", "waits"), each=each, max=4)
+    service = ServicePod(namespace="default", name="service", each=each)
+    host = Host(name="host", capacity=Room(cpu=16_000, memory=2**36, gpu=4))
+    snapshot = Snapshot.of([host], [runs, waits], [service], settings.quotas)
+    try:
+        policy(settings.policy)(snapshot, 0.0, settings)
+    except Exception as exc:
+        raise ValueError(f"no round works with these settings: {type(exc).__name__}: {exc}") from exc
 
 
 def _settings(text: SettingsText, policies: frozenset[str]) -> SchedulerSettings:
@@ -146,12 +170,15 @@ def _settings(text: SettingsText, policies: frozenset[str]) -> SchedulerSettings
     for name, least in _AT_LEAST.items():
         if name in given and given[name] < least:
             raise ValueError(f"{_camel(name)} must be at least {least:g}, got {given[name]:g}")
+    for name in _AT_MOST:
+        if name in given and not abs(given[name]) <= _MOST:
+            raise ValueError(f"{_camel(name)} must be at most {_MOST}, got {given[name]}")
     if given.get("policy", base.policy) not in policies:
         raise ValueError(f"policy: there is no {given['policy']!r}; there are {', '.join(sorted(policies))}")
     if text.weights is not None:
         given["weights"] = {**base.weights, **text.weights}
-        if min(given["weights"].values()) < 1:
-            raise ValueError("weights must be at least 1")
+        if not all(1 <= each <= _MOST for each in given["weights"].values()):
+            raise ValueError(f"weights must be between 1 and {_MOST}")
     if text.scores is not None:
         given["scores"] = _scores(base.scores, text.scores)
     for kind in ("cpu", "memory", "gpu"):
@@ -159,6 +186,8 @@ def _settings(text: SettingsText, policies: frozenset[str]) -> SchedulerSettings
             given[kind] = _load(getattr(base, kind), given[kind], kind)
     if text.cpu_per_gpu is not None:
         given["cpu_per_gpu"] = _amount(text.cpu_per_gpu, 1_000, "cpuPerGpu")
+        if given["cpu_per_gpu"] > _MOST_CPU_PER_GPU:
+            raise ValueError(f"cpuPerGpu must be at most {_MOST_CPU_PER_GPU // 1_000} cores, got {text.cpu_per_gpu}")
     if text.service_headroom is not None:
         given["service_headroom"] = _room(text.service_headroom, "serviceHeadroom")
     if text.headroom_by_hour is not None:
@@ -180,6 +209,8 @@ def _scores(base: Scores, text: ScoresText) -> Scores:
     scores = replace(base, **given)
     if min(scores.gpu, scores.core, scores.gibibyte) < 0 or not (scores.gpu or scores.core or scores.gibibyte):
         raise ValueError("scores must not be negative, and not all 0")
+    if max(scores.gpu, scores.core, scores.gibibyte) > _MOST:
+        raise ValueError(f"scores must be at most {_MOST}")
     return scores
 
 
@@ -200,8 +231,8 @@ def _room(text: RoomText, name: str) -> Room:
 
 
 def _quota(text: QuotaText, name: str) -> Quota:
-    if text.pods is not None and text.pods < 0:
-        raise ValueError(f"{name}.pods must not be negative, got {text.pods}")
+    if text.pods is not None and not 0 <= text.pods <= _MOST:
+        raise ValueError(f"{name}.pods must be between 0 and {_MOST}, got {text.pods}")
     return Quota(
         cpu=None if text.cpu is None else _amount(text.cpu, 1_000, f"{name}.cpu"),
         memory=None if text.memory is None else _amount(text.memory, 1, f"{name}.memory"),
@@ -217,6 +248,8 @@ def _amount(written: int | str, units: int, name: str) -> int:
         raise ValueError(f"{name}: {exc}") from exc
     if amount < 0:
         raise ValueError(f"{name} must not be negative, got {written}")
+    if amount > _MOST_AMOUNT:
+        raise ValueError(f"{name} is more than can be counted: {written}")
     return amount
 
 

@@ -151,6 +151,8 @@ class Container(Part, frozen=True):
     startup_probe: Json | None = None
     lifecycle: Json | None = None
     termination_message_policy: str = ""
+    restart_policy: str = ""
+    """Of an init container: `Always` makes it a sidecar."""
 
 
 class Toleration(Part, frozen=True):
@@ -173,6 +175,8 @@ class PodSpec(Part, frozen=True):
     scheduler_name: str = ""
     priority_class_name: str = ""
     priority: int | None = None
+    overhead: Quantities = {}
+    """What its runtime takes beside the containers; Kubernetes fills it in."""
     node_selector: dict[str, str] = {}
     affinity: Json | None = None
     tolerations: list[Toleration] = []

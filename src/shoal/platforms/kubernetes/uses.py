@@ -1,8 +1,10 @@
 """From Nodes, Pods and ResourceQuotas as the API server has them to what the cluster's scheduler counts with. Pure.
 
-A Pod takes what all its containers request together, or the most that one of its init containers does, whichever is
-more; a container that requests nothing and has a limit requests its limit. Quantities that nobody can read count as
-nothing: the API server has let them in, and one odd Pod must not stop the scheduler.
+A Pod takes what all its containers request together, or the most that it needs while one of its init containers runs,
+whichever is more, and its overhead. Init containers that are restarted always (native sidecars) run beside whatever
+comes after them. A container that requests nothing and has a limit requests its limit. Quantities that nobody can read
+count as nothing, and those beyond any host as `MOST`: the API server has let them in, and one odd Pod must not stop the
+scheduler.
 """
 
 import math
@@ -18,6 +20,7 @@ from shoal.api.quantities import parse_quantity
 from shoal.api.resources import GPU_NAMES
 from shoal.core.hosts import (
     BY_NAME,
+    MOST,
     Amounts,
     Demand,
     HostSeen,
@@ -92,17 +95,30 @@ def quota_seen(quota: ResourceQuota) -> QuotaSeen | None:
 
 
 def amounts(written: Mapping[str, str]) -> Amounts:
-    return Amounts(
-        cpu=_whole(written.get("cpu", "0"), 1_000),
-        memory=_whole(written.get("memory", "0"), 1),
-        gpu=sum(_whole(written[name], 1) for name in GPU_NAMES if name in written),
+    return _within(
+        Amounts(
+            cpu=_whole(written.get("cpu", "0"), 1_000),
+            memory=_whole(written.get("memory", "0"), 1),
+            gpu=sum(_whole(written[name], 1) for name in GPU_NAMES if name in written),
+        )
     )
 
 
+def _within(found: Amounts) -> Amounts:
+    return Amounts(*(min(max(0, amount), most) for amount, most in zip(found, MOST, strict=True)))
+
+
 def pod_amounts(spec: PodSpec) -> Amounts:
-    together = [_requested(container) for container in spec.containers]
-    alone = [_requested(container) for container in spec.init_containers]
-    return Amounts(*(max(sum(one), *(each[i] for each in alone), 0) for i, one in enumerate(_columns(together))))
+    beside, peak = Amounts(), Amounts()
+    for container in spec.init_containers:
+        needs = _plus(beside, _requested(container))
+        peak = Amounts(*map(max, peak, needs))
+        if container.restart_policy == "Always":
+            beside = needs
+    together = beside
+    for container in spec.containers:
+        together = _plus(together, _requested(container))
+    return _within(_plus(Amounts(*map(max, peak, together)), amounts(spec.overhead)))
 
 
 def shape(manifest: Mapping[str, Any]) -> Shape:
@@ -113,6 +129,7 @@ def shape(manifest: Mapping[str, Any]) -> Shape:
     }
     wanted = ("nodeSelector", "affinity", "tolerations")
     rest = {name: spec[name] for name in wanted if spec.get(name) is not None}
+    rest["overhead"] = {kind: str(amount) for kind, amount in (spec.get("overhead") or {}).items()}
     read = msgspec.convert({**rest, **containers}, PodSpec)
     return Shape(pod_amounts(read), placement(read))
 
@@ -121,7 +138,8 @@ def _with_texts(container: Mapping[str, Any]) -> dict[str, Any]:
     """What we look at of a container, with quantities as the server would write them: people write numbers too."""
     written = container.get("resources") or {}
     parts = {part: {k: str(v) for k, v in (written.get(part) or {}).items()} for part in ("requests", "limits")}
-    return {"name": str(container.get("name", "")), "resources": parts}
+    always = {"restartPolicy": "Always"} if container.get("restartPolicy") == "Always" else {}
+    return {"name": str(container.get("name", "")), "resources": parts, **always}
 
 
 def placement(spec: PodSpec) -> Placement:
@@ -153,8 +171,8 @@ def _requested(container: Container) -> Amounts:
     return amounts({**container.resources.limits, **container.resources.requests})
 
 
-def _columns(rows: list[Amounts]) -> list[tuple[int, ...]]:
-    return [tuple(row[i] for row in rows) for i in range(len(Amounts()))]
+def _plus(one: Amounts, other: Amounts) -> Amounts:
+    return Amounts(one.cpu + other.cpu, one.memory + other.memory, one.gpu + other.gpu)
 
 
 def _least(hard: Mapping[str, str], names: tuple[str, ...], units: int) -> int | None:
