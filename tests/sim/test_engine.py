@@ -82,6 +82,27 @@ def test_a_job_that_arrives_after_the_end_is_known_all_the_same() -> None:
     assert [each.name for each in found.jobs] == ["a", "b"]
 
 
+@pytest.mark.parametrize("interval", [5.0, 60.0])
+def test_a_job_that_waits_for_the_evening_of_a_service_is_not_given_up(interval: float) -> None:
+    """It comes at eleven and needs all of the only host, which the service shares until the night."""
+    web = ServiceSpec(name="web", each=Room(cpu=2_000, memory=GIBIBYTE, gpu=1), low=0, high=4)
+    noon = job("noon", submitted=39_600, size=4, min=4, duration=600)
+    found = run(noon, policy="fifo", hosts=1, services=(web,), interval=interval)
+    assert found.measures.finished == 1
+    assert found.jobs[0].started > 16 * 3_600
+
+
+def test_a_job_that_waits_for_a_long_repair_is_not_given_up() -> None:
+    found = run(job("a", submitted=20_000, size=8), host_mtbf=40_000.0, host_repair=30_000.0, interval=5.0, seed=2)
+    assert found.measures.finished == 1
+
+
+def test_a_run_that_ends_before_its_first_job_has_held_nothing() -> None:
+    web = ServiceSpec(name="web", each=Room(cpu=2_000, memory=GIBIBYTE, gpu=1), low=2, high=4)
+    found = run(job("late", submitted=5_000), services=(web,), until=100)
+    assert (found.measures.utilisation, found.measures.effective_utilisation) == (0.0, 0.0)
+
+
 # Room ------------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +153,20 @@ def test_hosts_are_never_overfull_and_every_job_ends(workload: Workload, policy:
         assert each.completion_seconds >= fastest
     numbers = found.measures
     assert 0 <= numbers.effective_utilisation <= numbers.utilisation <= 1 + 1e-9
+
+
+@given(workloads(), st.sampled_from(["cfs", "fifo"]), st.integers(1, 40), st.none() | st.integers(1, 9_000))
+@settings(max_examples=20)
+def test_utilisation_is_a_part_of_the_whole_however_a_run_ends(
+    workload: Workload, policy: str, size: int, until: int | None
+) -> None:
+    """Also when its last job never starts, or when it is cut off, maybe before the first."""
+    huge = job("huge", submitted=3_000, size=size, min=size, duration=100)
+    times = SimSettings(service_step=200.0, interval=30.0, until=until)
+    whole = replace(workload, jobs=(*workload.jobs, huge))
+    numbers = Simulation(whole, scheduler_named(policy, SchedulerSettings()), times).run().measures
+    assert 0 <= numbers.effective_utilisation <= numbers.utilisation + 1e-9 <= 1 + 2e-9
+    assert numbers.jain is None or 0 <= numbers.jain <= 1 + 1e-9
 
 
 @given(workloads(), st.integers(0, 100))

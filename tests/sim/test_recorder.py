@@ -24,6 +24,15 @@ def test_the_integral_is_that_of_the_curve(steps: list[tuple[int, int]]) -> None
     assert gauge.series().mean(0.0, now + 10) * (now + 10) == pytest.approx(gauge.integral(now + 10))
 
 
+@given(STEPS, st.floats(0, 1))
+def test_the_integral_up_to_a_moment_that_is_past_is_that_of_the_curve_until_then(
+    steps: list[tuple[int, int]], part: float
+) -> None:
+    gauge, now = gauge_of(steps)
+    then = now * part
+    assert gauge.integral(then) == pytest.approx(gauge.series().mean(0.0, then) * then, abs=1e-6)
+
+
 @given(st.integers(0, 100))
 @settings(max_examples=5)
 def test_a_long_curve_is_thinned_without_changing_its_area(seed: int) -> None:

@@ -8,7 +8,7 @@ from tests.sim.traces import pollux
 
 from shoal.core.errors import BadInput
 from shoal.scheduler.rows import Priority, Room
-from shoal.sim.traces import Assumed, read_trace
+from shoal.sim.traces import LARGEST, Assumed, read_trace
 from shoal.sim.workload import GIBIBYTE, TRAINER
 
 
@@ -65,7 +65,32 @@ def test_all_that_a_trace_may_say(tmp_path: Path) -> None:
         pytest.param(
             "submit,size,duration,min,max\n0,1,5,3,2\n", "min has to be at most max, got 3 and 2", id="min-max"
         ),
-        pytest.param("submit,size,duration,efficiency\n0,1,5,2\n", "efficiency has to be at most 1", id="efficiency"),
+        pytest.param(
+            "submit,size,duration,efficiency\n0,1,5,2\n",
+            "line 2: efficiency wants a number of at least 0.5 and at most 1, got 2",
+            id="efficiency",
+        ),
+        pytest.param("submit,size,duration,efficiency\n0,1,5,0.3\n", "at most 1, got 0.3", id="slower-with-more"),
+        pytest.param("submit,size,duration,efficiency\n0,1,5,1e-300\n", "at most 1, got 1e-300", id="never-ends"),
+        pytest.param(
+            "submit,size,duration\n0,1,1e308\n", "duration wants a number of at most 1000000000, got 1e308", id="long"
+        ),
+        pytest.param("submit,size,duration\n1e305,1,9\n", "submit wants a number of at most 1000000000", id="late"),
+        pytest.param(
+            "submit,size,duration\n0,99999999999999999999,9\n",
+            "size wants a whole number of at most 1000000, got 99999999999999999999",
+            id="huge",
+        ),
+        pytest.param("submit,size,duration,cpu\n0,1,9,1e300\n", "cpu wants a number of at most 1000000", id="cores"),
+        pytest.param(
+            "submit,size,duration,memory\n0,1,9,1e9\n", "memory wants a number of at most 1000000", id="memory"
+        ),
+        pytest.param(
+            "submit,size,submit,duration\n0,1,5,9\n", "line 1: there is more than one column submit", id="same-column"
+        ),
+        pytest.param(
+            'submit,size,duration,name\n0,1,9,"two\nlines"\n0,x,9,a\n', "line 4: size wants", id="quoted-newline"
+        ),
         pytest.param("submit,size,duration,priority\n0,1,5,Vip\n", "priority wants one of Experiment, ", id="priority"),
         pytest.param("submit,size,duration,name\n0,1,5,a\n1,1,5,a\n", "two jobs are called 'a'", id="twice"),
         pytest.param("timestamp,duration,num_gpus\nnoon,5,1\n", "line 2: timestamp wants a date and a time", id="date"),
@@ -101,6 +126,25 @@ def test_a_philly_style_trace_starts_at_its_first_job(tmp_path: Path) -> None:
         (60.0, 1, 1, "11cb48"),
     ]
     assert trace.ignored == ()
+
+
+def test_a_timestamp_with_an_offset_is_the_moment_it_says(tmp_path: Path) -> None:
+    text = "timestamp,duration,num_gpus\n2017-10-09T08:00:00+08:00,9,1\n2017-10-09T00:00:00Z,9,1\n2017-10-09 00:01,9,1\n"
+    trace = read_trace(written(tmp_path, text), Assumed())
+    assert [job.submitted for job in trace.jobs] == [0.0, 0.0, 60.0]
+
+
+@pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
+def test_the_mark_with_which_spreadsheets_begin_a_file_is_no_part_of_a_column(tmp_path: Path, name: str) -> None:
+    data = "\ufeffsubmit,size,duration,namespace\n0,2,100,équipe\n".encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    (job,) = read_trace(tmp_path / name, Assumed()).jobs
+    assert (job.submitted, job.namespace) == (0.0, "équipe")
+
+
+def test_a_job_grows_to_no_more_than_a_trace_may_say(tmp_path: Path) -> None:
+    (job,) = read_trace(written(tmp_path, "submit,size,duration\n0,900000,9\n"), Assumed(growth=2.0)).jobs
+    assert job.max == LARGEST
 
 
 def test_the_philly_trace_itself() -> None:

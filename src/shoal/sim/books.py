@@ -80,18 +80,23 @@ class Books:
             JobOutcome(name=spec.name, submitted=spec.submitted, application=spec.application) if had is None else had
             for spec, had in zip(specs, self._outcomes, strict=True)
         )
-        span = max(end - (specs[0].submitted if specs else 0.0), 1e-9)
+        span = end - (specs[0].submitted if specs else 0.0)
+
+        def mean(gauge: Gauge) -> float:
+            """From the first submission on; 0 if the run was over by then."""
+            return gauge.integral(end) / span if span > 0 else 0.0
+
         whole = self._share(self._capacity)
         shared = self._sharing.integral(end)
-        missing = {"service Pods missing": self._missing.integral(end) / span} if self._workload.services else {}
+        missing = {"service Pods missing": mean(self._missing)} if self._workload.services else {}
         return Run(
             policy=policy,
             workload=self._workload.name,
             seed=seed,
             measures=measure(
                 outcomes,
-                utilisation=self._held.integral(end) / span / whole,
-                effective_utilisation=self._effective.integral(end) / span / whole,
+                utilisation=mean(self._held) / whole,
+                effective_utilisation=mean(self._effective) / whole,
                 jain=self._jain.integral(end) / shared if shared > 0 else None,
             ),
             jobs=outcomes,

@@ -25,11 +25,19 @@ from shoal.sim.workload import SimSettings, Workload
 
 SECOND = 1_000_000
 FOREVER = 10**18
-STALLED_ROUNDS = 1_000
-"""When nothing runs, nothing arrives and so many rounds in a row changed nothing, nothing ever will."""
+QUIET_SECONDS, QUIET_ROUNDS, REPAIRS = 3_600.0, 100, 10
+"""When nothing runs, nothing arrives and nothing was decided for so long, nothing ever will be: an hour and so many
+rounds, a whole day of every service, and the time of so many repairs where hosts fail."""
 
 Tell = Callable[[int, int, float], None]
 """Jobs that have ended, jobs in all, and the simulated time."""
+
+
+def _patience(workload: Workload, settings: SimSettings) -> float:
+    """For how long the last jobs may wait before they are given up."""
+    day = max((service.period for service in workload.services), default=0.0)
+    repairs = REPAIRS * settings.host_repair if settings.host_mtbf is not None else 0.0
+    return max(QUIET_SECONDS, QUIET_ROUNDS * settings.interval) + day + repairs
 
 
 class Simulation:
@@ -49,9 +57,10 @@ class Simulation:
         self._ended = 0
         self._round_at: int | None = None
         self._last_round = -FOREVER
-        self._stalled = 0
         self._stopped = False
         self._busy_until = 0.0
+        """When something last ran or was decided; before that, when the first job came."""
+        self._patience = _patience(workload, settings)
         self._finished_unseen: list[SimJob] = []
         self._services = [Service(spec) for spec in workload.services]
         self._books = Books(workload)
@@ -88,7 +97,7 @@ class Simulation:
     @property
     def _is_stalled(self) -> bool:
         """Jobs that will never start are no reason to go on."""
-        return self._stalled > STALLED_ROUNDS and self._arrived == len(self._all)
+        return self._arrived == len(self._all) and self._last_round / SECOND - self._busy_until > self._patience
 
     # Jobs come -----------------------------------------------------------------------------------------------------
 
@@ -105,6 +114,7 @@ class Simulation:
         before = self._arrived
         if before == 0:
             self._books.open(self.now)
+            self._busy_until = self.now
         while self._arrived < len(self._all) and self._all[self._arrived].submitted <= self.now:
             spec = self._all[self._arrived]
             self._present[spec.name] = SimJob(spec, spec.model(), self._arrived)
@@ -145,7 +155,6 @@ class Simulation:
         self._carry_out(acts)
         self._books.share(self._present.values(), self.now)
         idle = not acts and not self._pending and not any(job.world for job in self._present.values())
-        self._stalled = self._stalled + 1 if idle else 0
         self._busy_until = self._busy_until if idle else self.now
         if self._present:
             interval = round(self._settings.interval * SECOND)

@@ -37,8 +37,17 @@ class Gauge:
         """Count from now on."""
         self._integral, self._since = 0.0, now
 
-    def integral(self, now: float) -> float:
-        return self._integral + self.value * (now - self._since)
+    def integral(self, until: float) -> float:
+        """Up to now, or up to a moment that is past."""
+        if until >= self._since:
+            return self._integral + self.value * (until - self._since)
+        total, later = self._integral, self._since
+        for at, value in zip(reversed(self._times[:-1]), reversed(self._values[:-1]), strict=True):
+            if later <= until:
+                break
+            total -= value * (later - max(at, until))
+            later = at
+        return total
 
     def series(self, scale: float = 1.0) -> Series:
         """The curve, divided by `scale`; a long one as means over equal stretches."""

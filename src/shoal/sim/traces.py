@@ -7,7 +7,8 @@ Three kinds are known, told apart by their header:
 - a **Pollux-style** workload: `name`, `time`, `application`, `num_replicas`, `batch_size`, for which the measured
   profiles are needed.
 
-A file is read once and checked line by line: the first wrong value is named with its line. A `.gz` is read as it is.
+A file is read once and checked line by line: the first wrong value is named with its line, and so is one that no
+cluster has. Text is UTF-8, with or without the mark that spreadsheets begin it with. A `.gz` is read as it is.
 """
 
 import csv
@@ -19,13 +20,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from shoal.core.errors import BadInput
 from shoal.scheduler.rows import Priority, Room
 from shoal.sim.models import ScalingSpec
 from shoal.sim.pollux.jobs import Ask
 from shoal.sim.workload import GIBIBYTE, TRAINER, JobSpec
+
+if TYPE_CHECKING:
+    import _csv
 
 PLAIN = ("submit", "size", "duration")
 PLAIN_OPTIONAL = (
@@ -34,6 +38,13 @@ PLAIN_OPTIONAL = (
 PHILLY = ("timestamp", "duration", "num_gpus")
 PHILLY_OPTIONAL = ("cluster", "gpu_time")
 POLLUX = ("name", "time", "application", "num_replicas", "batch_size")
+
+LONGEST = 1_000_000_000
+"""Seconds, for a submission or a duration: thirty years."""
+LARGEST = 1_000_000
+"""Trainers of a job, and devices, cores or GiB of a trainer."""
+EFFICIENCIES = (0.5, 1.0)
+"""Below, a job would be slower with more trainers; above, faster than that they all work."""
 
 Row = Mapping[str, str]
 T = TypeVar("T")
@@ -73,13 +84,15 @@ def read_trace(path: Path, assumed: Assumed) -> Trace:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
-    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         yield file
 
 
 def _read(path: Path, file: IO[str], assumed: Assumed) -> Trace:
     reader = csv.reader(file)
     columns = [name.strip() for name in next(reader, [])]
+    _check_columns(path, columns)
     lines = _lines(path, columns, reader)
     if set(POLLUX) <= set(columns):
         asks = _in_order(_each(path, lines, _ask), lambda ask: ask.submitted, assumed.limit)
@@ -100,8 +113,17 @@ def _read(path: Path, file: IO[str], assumed: Assumed) -> Trace:
     return Trace(jobs=jobs, ignored=_ignored(columns, (*PLAIN, *PLAIN_OPTIONAL)))
 
 
-def _lines(path: Path, columns: Sequence[str], reader: Iterator[list[str]]) -> Iterator[tuple[int, Row]]:
-    for number, values in enumerate(reader, start=2):
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    twice = [name for name in dict.fromkeys(columns) if name and columns.count(name) > 1]
+    if twice:
+        raise BadInput(f"{path}, line 1: there is more than one column {', '.join(twice)}")
+
+
+def _lines(path: Path, columns: Sequence[str], reader: "_csv.Reader") -> Iterator[tuple[int, Row]]:
+    """The records, each with the line it begins on: quoted values may go over several."""
+    begins = reader.line_num + 1
+    for values in reader:
+        number, begins = begins, reader.line_num + 1
         if not values:
             continue
         if len(values) != len(columns):
@@ -144,13 +166,11 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 def _plain_job(number: int, row: Row, assumed: Assumed) -> JobSpec:
     size = _whole(row, "size", at_least=1)
     least = _whole(row, "min", at_least=1) if row.get("min") else min(assumed.min, size)
-    most = _whole(row, "max", at_least=1) if row.get("max") else max(size, math.floor(size * assumed.growth))
+    most = _whole(row, "max", at_least=1) if row.get("max") else _grown(size, assumed)
     if not least <= most:
         raise _Wrong(f"min has to be at most max, got {least} and {most}")
     duration = _number(row, "duration", above=True)
-    efficiency = _number(row, "efficiency", above=True) if row.get("efficiency") else assumed.efficiency
-    if efficiency > 1:
-        raise _Wrong(f"efficiency has to be at most 1, got {efficiency}")
+    efficiency = _efficiency(row) if row.get("efficiency") else assumed.efficiency
     return JobSpec(
         name=row.get("name") or f"job-{number - 1}",
         submitted=_number(row, "submit"),
@@ -165,9 +185,21 @@ def _plain_job(number: int, row: Row, assumed: Assumed) -> JobSpec:
     )
 
 
+def _grown(size: int, assumed: Assumed) -> int:
+    return max(size, min(LARGEST, math.floor(size * assumed.growth)))
+
+
+def _efficiency(row: Row) -> float:
+    low, high = EFFICIENCIES
+    value = _number(row, "efficiency")
+    if not low <= value <= high:
+        raise _Wrong(f"efficiency wants a number of at least {low:g} and at most {high:g}, got {row['efficiency']}")
+    return value
+
+
 def _room(row: Row) -> Room:
-    cpu = round(_number(row, "cpu") * 1_000) if row.get("cpu") else TRAINER.cpu
-    memory = round(_number(row, "memory") * GIBIBYTE) if row.get("memory") else TRAINER.memory
+    cpu = round(_number(row, "cpu", at_most=LARGEST) * 1_000) if row.get("cpu") else TRAINER.cpu
+    memory = round(_number(row, "memory", at_most=LARGEST) * GIBIBYTE) if row.get("memory") else TRAINER.memory
     gpu = _whole(row, "gpu", at_least=0) if row.get("gpu") else TRAINER.gpu
     return Room(cpu=cpu, memory=memory, gpu=gpu)
 
@@ -189,7 +221,7 @@ def _philly_job(number: int, row: Row, assumed: Assumed) -> JobSpec:
         model=ScalingSpec(duration, size, assumed.efficiency),
         size=size,
         min=min(assumed.min, size),
-        max=max(size, math.floor(size * assumed.growth)),
+        max=_grown(size, assumed),
         namespace=row.get("cluster") or "default",
     )
 
@@ -197,8 +229,9 @@ def _philly_job(number: int, row: Row, assumed: Assumed) -> JobSpec:
 def _moment(row: Row) -> float:
     text = row["timestamp"]
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         raise _Wrong(f"timestamp wants a date and a time (2017-10-09 07:01:55), got {text!r}") from None
 
 
@@ -211,7 +244,7 @@ def _from_zero(jobs: list[JobSpec], limit: int | None) -> tuple[JobSpec, ...]:
 def _ask(number: int, row: Row) -> Ask:
     return Ask(
         name=row["name"],
-        submitted=_whole(row, "time", at_least=0),
+        submitted=_whole(row, "time", at_least=0, at_most=LONGEST),
         application=row["application"],
         gpus=_whole(row, "num_replicas", at_least=1),
         batch=_whole(row, "batch_size", at_least=1),
@@ -225,7 +258,7 @@ class _Wrong(Exception):
     """What is wrong with a value; the line is added further up."""
 
 
-def _number(row: Row, column: str, *, above: bool = False) -> float:
+def _number(row: Row, column: str, *, above: bool = False, at_most: int = LONGEST) -> float:
     text = row[column]
     try:
         value = float(text)
@@ -233,10 +266,12 @@ def _number(row: Row, column: str, *, above: bool = False) -> float:
         raise _Wrong(f"{column} wants a number, got {text!r}") from None
     if not math.isfinite(value) or value < 0 or (above and value == 0):
         raise _Wrong(f"{column} wants a number {'above' if above else 'of at least'} 0, got {text}")
+    if value > at_most:
+        raise _Wrong(f"{column} wants a number of at most {at_most}, got {text}")
     return value
 
 
-def _whole(row: Row, column: str, *, at_least: int) -> int:
+def _whole(row: Row, column: str, *, at_least: int, at_most: int = LARGEST) -> int:
     text = row[column]
     try:
         value = int(text)
@@ -244,4 +279,6 @@ def _whole(row: Row, column: str, *, at_least: int) -> int:
         raise _Wrong(f"{column} wants a whole number, got {text!r}") from None
     if value < at_least:
         raise _Wrong(f"{column} wants a whole number of at least {at_least}, got {value}")
+    if value > at_most:
+        raise _Wrong(f"{column} wants a whole number of at most {at_most}, got {value}")
     return value
