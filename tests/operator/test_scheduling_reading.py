@@ -278,3 +278,12 @@ def test_of_two_limits_the_smaller_holds_and_kubernetes_own_counts_other_pods_to
     found = quota_rows(seen, {"default": Quota(cpu=7000, gpu=3), "team": Quota(gpu=1)}, ledger)
     assert found["default"] == Quota(cpu=7000, gpu=3, pods=5, used_by_others=Room(*a_use(0).amounts), pods_of_others=1)
     assert found["team"] == replace(Quota(), gpu=1)
+
+
+def test_trainers_count_as_what_they_have_whatever_is_asked_for_since() -> None:
+    """A plan that no host can follow takes nothing from anybody, nor from the job itself."""
+    there = [a_trainer(number, amounts=Amounts(1_000, 2 * 2**30)) for number in range(2)]
+    asked = facts(each=Room(1_000, 900 * 2**30))
+    ledger = filled(there)
+    assert look_at(asked, Standing(target=2), there, ledger, now=0.0).row.each == Room(1_000, 2 * 2**30)
+    assert look_at(asked, Standing(target=2), [], ledger, now=0.0).row.each == asked.each

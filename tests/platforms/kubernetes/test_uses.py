@@ -8,6 +8,7 @@ from shoal.core.hosts import Amounts, Demand, Placement, QuotaSeen, Taint, Toler
 from shoal.platforms.kubernetes.objects import (
     Condition,
     Container,
+    ContainerStatus,
     Node,
     NodeSpec,
     NodeStatus,
@@ -151,3 +152,17 @@ def test_sidecars_and_overhead_are_counted_as_kubernetes_does() -> None:
         }
     }
     assert shape(manifest).amounts == Amounts(5_000, 2**30 + 10 * 2**20, 0)
+
+
+@pytest.mark.parametrize(("reason", "memory"), [("Infeasible", 2), ("Deferred", 900)])
+def test_what_a_host_can_never_give_is_not_counted(reason: str, memory: int) -> None:
+    pod = Pod(
+        spec=PodSpec(containers=[Container(name="main", resources=ResourceRequirements(requests={"memory": "900Gi"}))]),
+        status=PodStatus(
+            conditions=[Condition(type="PodResizePending", status="True", reason=reason)],
+            container_statuses=[
+                ContainerStatus(name="main", resources=ResourceRequirements(requests={"memory": "2Gi"}))
+            ],
+        ),
+    )
+    assert pod_use(pod).amounts.memory == memory * 2**30

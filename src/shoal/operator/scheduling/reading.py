@@ -116,6 +116,13 @@ def look_at(
     )
 
 
+def _each(trainers: Sequence[PodUse]) -> Room | None:
+    """What a trainer has, by those there are: what is asked for since then may never be given. Most have the same; of
+    sizes that are as common as each other, the larger."""
+    sizes = Counter(room_of(pod) for pod in trainers)
+    return max(sizes, key=lambda room: (sizes[room], room), default=None)
+
+
 def _ended_well(pod: PodUse, facts: JobFacts) -> bool:
     return pod.succeeded and pod.role == facts.trainer_role and pod.name not in facts.spared
 

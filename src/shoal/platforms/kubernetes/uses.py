@@ -60,7 +60,7 @@ def pod_use(pod: Pod) -> PodUse:
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
-        amounts=pod_amounts(spec),
+        amounts=pod_amounts(_as_given(pod)),
         job=meta.labels.get(JOB_UID, ""),
         role=meta.labels.get(ROLE, ""),
         host=spec.node_name,
@@ -75,6 +75,21 @@ def pod_use(pod: Pod) -> PodUse:
         nominated=status.nominated_node_name,
         placement=placement(spec),
     )
+
+
+def _as_given(pod: Pod) -> PodSpec:
+    """What a Pod has where its host has refused what it should have instead."""
+    refused = any(
+        each.type == "PodResizePending" and each.status == "True" and each.reason == "Infeasible"
+        for each in pod.status.conditions
+    )
+    if not refused:
+        return pod.spec
+    given = {each.name: each.resources for each in pod.status.container_statuses if each.resources is not None}
+    has = [
+        msgspec.structs.replace(each, resources=given.get(each.name, each.resources)) for each in pod.spec.containers
+    ]
+    return msgspec.structs.replace(pod.spec, containers=has)
 
 
 def quota_seen(quota: ResourceQuota) -> QuotaSeen | None:
