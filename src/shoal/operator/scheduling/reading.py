@@ -86,7 +86,7 @@ def look_at(
         min=facts.min,
         max=facts.max,
         unit=facts.unit,
-        each=facts.each,
+        each=_each(trainers) or facts.each,
         fixed=facts.fixed if standing.target else _without_host(facts.fixed, others),
         servers=facts.servers,
         target=standing.target,
