@@ -5,6 +5,10 @@ all growth are in the time. *Steady*: the cluster is full, 1 % of the jobs have 
 last round; the rows that this changed are put on the board, and a snapshot is taken and decided on. Hosts have 8 GPUs
 and 96 cores; jobs ask for 0, 1, 2, 4 or 8 GPUs a trainer, in four priorities.
 
+*Whole*: a steady round as the operator makes it, with four Pods for each job: reading them into rows, the policy, what
+follows from it and who is told; that is computed in a thread. What the event loop gives for it, a copy of the ledger,
+is a row of its own.
+
 Times are the processor's, of which the policy uses one core, and the best of a few rounds: on a machine that does
 nothing else they are the clock's too.
 
@@ -27,11 +31,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from _common import Row, parse_options, progress, report
+from shoal.core.hosts import Amounts, HostSeen, PodUse
+from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.kept import Kept
+from shoal.operator.scheduling.ledger import filled
+from shoal.operator.scheduling.loop import Sum
+from shoal.operator.scheduling.round import Known
+from shoal.operator.scheduling.telling import Telling
 from shoal.scheduler.actuation import Standing, advance, arrive, carry_out
 from shoal.scheduler.board import Board
 from shoal.scheduler.decisions import Action, Change, Decisions
 from shoal.scheduler.policies import Policy, policy
-from shoal.scheduler.rows import Host, Job, JobKey, Part, Priority, Room
+from shoal.scheduler.rows import Attained, Host, Job, JobKey, Part, Priority, Room
 from shoal.scheduler.scores import footprint
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.scheduler.snapshot import Snapshot
@@ -187,6 +198,42 @@ def steady(cluster: Cluster, chosen: Policy, times: int) -> tuple[float, int]:
     return seconds, changes
 
 
+def whole(jobs: int, hosts: int, chosen: Policy, times: int) -> tuple[float, float]:
+    """The best of a few rounds as the operator makes them, and of what they cost the event loop."""
+    seen = [HostSeen(name=f"host-{n:05}", capacity=Amounts(96_000, 768 * GIB, GPUS)) for n in range(hosts)]
+    facts = [
+        JobFacts(
+            key=JobKey(f"team-{n % 20}", f"job-{n:06}"), uid=f"uid-{n}", trainer_role="worker", created=float(n), max=8,
+            each=Room(8_000, 32 * GIB, 1), standing=Standing(target=4, attained=Attained()),
+        )
+        for n in range(jobs)
+    ]  # fmt: skip
+    ledger = filled(
+        PodUse(
+            namespace=each.key.namespace, name=f"{each.key.name}-{n}", uid=f"{each.uid}-{n}", job=each.uid,
+            amounts=Amounts(*each.each), role="worker", host=f"host-{(number * 4 + n) % hosts:05}", runs=True,
+            is_ready=True,
+        )
+        for number, each in enumerate(facts)
+        for n in range(4)
+    )  # fmt: skip
+    sum_ = Sum(
+        known=Known(hosts=seen, facts=facts, ledger=ledger), holding={}, looks={}, kept=Kept(), telling=Telling(),
+        recovers=False, min_v=0.0, policy=chosen, settings=SETTINGS, now=1_000.0,
+    )  # fmt: skip
+    seconds, on_loop = math.inf, math.inf
+    for _ in range(times + 2):  # the first two are not steady
+        gc.collect()
+        began = time.process_time()
+        frozen = ledger.as_it_is()
+        copied = time.process_time()
+        sum_ = replace(sum_, known=replace(sum_.known, ledger=frozen), now=sum_.now + ROUND)
+        computed = sum_.compute()
+        seconds, on_loop = min(seconds, time.process_time() - copied), min(on_loop, copied - began)
+        sum_ = replace(sum_, holding=computed.outcome.holding, telling=computed.telling, min_v=computed.decisions.min_v)
+    return seconds, on_loop
+
+
 def exponent(points: Sequence[tuple[int, float]]) -> float:
     """The slope of the straight line through the points on log-log paper: cost ~ size to this power."""
     xs, ys = [math.log(size) for size, _ in points], [math.log(seconds) for _, seconds in points]
@@ -222,6 +269,9 @@ def main() -> None:
         progress(f"  {changes} changes in the steady rounds")
         peer = ("Pollux, 64 GPUs (published)", 1.1) if jobs == SIZES[0][0] else (None, None)
         rows.append(Row(case=f"steady, {case}", value=seconds, unit="CPU s", peer=peer[0], peer_value=peer[1]))
+        seconds, on_loop = whole(jobs, hosts, cfs, 3)
+        rows.append(Row(case=f"whole, {case}", value=seconds, unit="CPU s"))
+        rows.append(Row(case=f"whole, on the event loop, {case}", value=on_loop, unit="CPU s"))
     rows.append(Row(case="cold: cost grows with size to the power", value=exponent(colds), unit="exponent"))
     rows.append(Row(case="steady: cost grows with size to the power", value=exponent(steadies), unit="exponent"))
     report("scheduler", "one round of cfs, best of a few", rows, options)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shoal.core.hosts import Amounts, HostSeen, PodUse
 from shoal.operator.allowances import Allowance
 from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.kept import Kept
 from shoal.operator.scheduling.ledger import Ledger, filled
 from shoal.operator.scheduling.round import Held, Holding, Known, Looks, begin, conclude
 from shoal.operator.scheduling.whatif import what_if
@@ -49,7 +50,7 @@ class Cluster:
         self.holding: Holding = {}
         self.min_v, self.now, self._made = 0.0, 1_000.0, 0
         self.ledger, self.looks, self.counted = Ledger(), Looks(), dict[str, PodUse]()
-        self.last = Decisions()
+        self.kept, self.last = Kept(), Decisions()
 
     @property
     def known(self) -> Known:
@@ -64,7 +65,7 @@ class Cluster:
                 self.ledger.saw(use)
         self.counted = dict(self.pods)
         known = replace(self.known, ledger=self.ledger)
-        taken_up = begin(known, self.holding, self.min_v, SETTINGS, looks=self.looks, now=self.now)
+        taken_up = begin(known, self.holding, self.min_v, SETTINGS, looks=self.looks, kept=self.kept, now=self.now)
         assert taken_up == begin(self.known, self.holding, self.min_v, SETTINGS, now=self.now), "a look was outdated"
         decisions = CFS(taken_up.snapshot, self.now, SETTINGS)
         outcome = conclude(taken_up, decisions, now=self.now)

@@ -19,6 +19,7 @@ from shoal.core.hosts import HostSeen, QuotaSeen
 from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.kept import Kept
 from shoal.operator.scheduling.ledger import Ledger
 from shoal.operator.scheduling.round import Holding, Known, Looks, Outcome, Round, begin, conclude
 from shoal.operator.scheduling.telling import Telling, tell
@@ -49,11 +50,12 @@ class Computed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """All that a round is computed from. Nobody changes any of it meanwhile, but for `looks`, which are its own."""
+    """All that a round is computed from. Nobody changes any of it meanwhile; `looks` and `kept` are its own."""
 
     known: Known
     holding: Holding
     looks: Looks
+    kept: Kept
     telling: Telling
     recovers: bool
     min_v: float
@@ -62,7 +64,9 @@ class Sum:
     now: Seconds
 
     def compute(self) -> Computed:
-        taken_up = begin(self.known, self.holding, self.min_v, self.settings, looks=self.looks, now=self.now)
+        taken_up = begin(
+            self.known, self.holding, self.min_v, self.settings, looks=self.looks, kept=self.kept, now=self.now
+        )
         decisions = self.policy(taken_up.snapshot, self.now, self.settings)
         outcome = conclude(taken_up, decisions, now=self.now)
         telling = tell(self.telling, outcome.holding, everybody=self.recovers, now=self.now)
@@ -105,6 +109,7 @@ class Scheduler:
         self._holding: Holding = {}
         self._telling = Telling()
         self._looks: Looks = {}
+        self._kept = Kept()
         self._unheard: set[tuple[str, str]] = set()
         self._min_v = 0.0
         self._trouble: Trouble | None = None
@@ -129,7 +134,8 @@ class Scheduler:
 
     def start(self, min_v: float = 0.0) -> None:
         """Begin anew, from the jobs' statuses: whatever was held before is another leader's by now."""
-        self._holding, self._telling, self._looks, self._trouble = {}, Telling(), {}, None
+        self._holding, self._telling, self._trouble = {}, Telling(), None
+        self._looks, self._kept = {}, Kept()
         self._min_v = min_v
         self._begun.clear()
         self._happened.set()
@@ -177,6 +183,7 @@ class Scheduler:
             ),
             holding=self._holding,
             looks=self._looks,
+            kept=self._kept,
             telling=self._telling,
             recovers=self._trouble is not None,
             min_v=self._min_v,
@@ -231,6 +238,7 @@ class Scheduler:
         why = f"the scheduler fails, what was decided last stays: {kind}: {exc}"[:1024]
         log.error("%s", why, exc_info=before is None)
         self._begun.set()
+        self._looks, self._kept = {}, Kept()  # whatever it was doing to them
         if before is not None and before.covers(kind, why, now):
             return
         self._trouble = Trouble(kind, why, now)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from shoal.core.hosts import Amounts, HostSeen, Placement, PodUse, QuotaSeen
 from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.kept import Kept
 from shoal.operator.scheduling.ledger import ANY_HOST, Ledger, Owner, room_of
 from shoal.scheduler.actuation import Standing, TrainerPod
 from shoal.scheduler.rows import NOTHING, Host, Job, Leaving, Part, Quota, Room, Seconds, ServicePod
@@ -22,24 +23,25 @@ ENDLESS = Amounts(cpu=10**12, memory=2**60, gpu=10**9)
 class Pools:
     """Hosts that are alike to everybody who has a say: each is admitted by the same placements."""
 
-    def __init__(self, hosts: Iterable[HostSeen], placements: Iterable[Placement]) -> None:
+    def __init__(self, hosts: Iterable[HostSeen], placements: Sequence[Placement], kept: Kept | None = None) -> None:
+        """`kept`: what is known from the round before."""
         self._placements = {each: number for number, each in enumerate(dict.fromkeys(placements))}
-        self._pools: dict[str, str] = {}
-        self._admitted: dict[str, int] = {}
-        for host in hosts:
-            bits = sum(1 << number for each, number in self._placements.items() if each.admits(host))
-            name = f"{bits:x}"
-            self._pools[host.name] = name
-            self._admitted[name] = bits
+        admitted = (Kept() if kept is None else kept).admitted(hosts, placements)
+        names = {bits: f"{bits:x}" for bits in set(admitted.values())}
+        self._pools = {host: names[bits] for host, bits in admitted.items()}
+        self._admitted = {name: bits for bits, name in names.items()}
+        self._found: dict[Placement, frozenset[str] | None] = {}
 
     def of_host(self, name: str) -> str:
         return self._pools.get(name, "")
 
     def admitting(self, placement: Placement) -> frozenset[str] | None:
         """The pools in which such a Pod may be; None: all of them."""
-        bit = 1 << self._placements[placement]
-        found = frozenset(name for name, bits in self._admitted.items() if bits & bit)
-        return None if len(found) == len(self._admitted) else found
+        if placement not in self._found:
+            bit = 1 << self._placements[placement]
+            found = frozenset(name for name, bits in self._admitted.items() if bits & bit)
+            self._found[placement] = None if len(found) == len(self._admitted) else found
+        return self._found[placement]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from shoal.core.hosts import HostSeen, PodUse, QuotaSeen
 from shoal.operator.allowances import Allowance
 from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.kept import Kept
 from shoal.operator.scheduling.ledger import Ledger
 from shoal.operator.scheduling.reading import (
     ENDLESS,
@@ -87,9 +88,10 @@ def begin(
     settings: SchedulerSettings,
     *,
     looks: Looks | None = None,
+    kept: Kept | None = None,
     now: Seconds,
 ) -> Round:
-    """`looks`: those of earlier rounds on the same ledger, brought up to date here. Few jobs change in a second."""
+    """`looks` and `kept`: of earlier rounds on the same ledger, brought up to date here. Few jobs change in a while."""
     looks = {} if looks is None else looks
     capacity = _capacity(known.hosts)
     holding: dict[JobKey, Held] = {}
@@ -114,7 +116,7 @@ def begin(
         del looks[key]
     facts_of = {facts.key: facts for facts in known.facts}
     services = waiting_services(known.ledger, settings.service_priority_floor)
-    snapshot, views = _snapshot(known, views, facts_of, services, min_v, settings)
+    snapshot, views = _snapshot(known, views, facts_of, services, min_v, settings, Kept() if kept is None else kept)
     return Round(snapshot=snapshot, facts=facts_of, views=views, holding=holding)
 
 
@@ -125,12 +127,13 @@ def _snapshot(
     services: Sequence[PodUse],
     min_v: float,
     settings: SchedulerSettings,
+    kept: Kept,
 ) -> tuple[Snapshot, dict[JobKey, JobView]]:
     placements = [facts[key].placement for key in views] + [pod.placement for pod in services]
-    pools = Pools(known.hosts or (), placements)
+    pools = Pools(known.hosts or (), placements, kept)
     placed = {key: _in_pools(view, pools.admitting(facts[key].placement)) for key, view in views.items()}
     scheduled = frozenset((key.namespace, facts[key].uid) for key in views)
-    snapshot = Snapshot.of(
+    snapshot = kept.snapshot(
         host_rows(known.hosts, known.ledger, placed.values(), scheduled, pools),
         (view.row for view in placed.values()),
         service_rows(services, pools),
