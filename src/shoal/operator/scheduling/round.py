@@ -186,7 +186,7 @@ def _taken_up(
     view = _look(facts, standing, None if saved is None else saved.victims, ledger, looks, now)
     after = advance(standing, view.row, view.running, capacity, now, settings)
     if after != standing:
-        row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until)
+        row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until, short_since=after.short_since)
         view = replace(view, row=row)
     return _with_standing(saved, after), view
 
