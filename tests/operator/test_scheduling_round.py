@@ -306,3 +306,19 @@ def test_what_would_never_start_is_said_with_the_reason() -> None:
     assert answer.starts_in is None
     assert answer.waits_for
     assert answer.place is not None
+
+
+def test_a_job_that_lost_its_host_goes_back_into_the_queue_when_no_other_has_room() -> None:
+    """Until then nobody grows; afterwards it waits like everybody, and may be kept room for."""
+    cluster = Cluster(a_job("rigid", 2, 2), a_job("lost", 2, 2, created=1.0))
+    cluster.settle()
+    gone = next(use.host for use in cluster.pods.values() if use.job == "lost-uid")
+    cluster.hosts = [host for host in cluster.hosts if host.name != gone]
+    cluster.pods = {name: use for name, use in cluster.pods.items() if use.host != gone}
+    while cluster.allowance("lost").is_admitted and cluster.now < 1_200.0:
+        cluster.round(10.0)
+    assert cluster.allowance("lost").standing.target == 0
+    assert cluster.allowance("lost").standing.short_since is None
+    assert cluster.size("rigid") == 2
+    cluster.round()
+    assert (cluster.allowance("lost").place, cluster.allowance("lost").code) == (1, Code.NO_ROOM)

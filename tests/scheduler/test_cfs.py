@@ -1,8 +1,12 @@
 """`cfs` by examples: one for each thing that the specification settles (§3.2)."""
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.scheduler.world import World, a_host, a_job, a_service, hosts, room
 
 from shoal.scheduler.decisions import Action, Code, Decisions
@@ -510,3 +514,63 @@ def test_a_world_of_nothing_is_planned_without_trouble() -> None:
     assert decide() == Decisions()
     assert reason_of(decide(a_job("job", 1, 1)), "job") is Code.TOO_LARGE
     assert World.of(hosts(1), []).round() == Decisions()
+
+
+# What must not hold up everybody for ever -------------------------------------------------------------------
+
+
+def crowd(**more: object) -> list[Job]:
+    """One that lost its host, one at its least on the only other host that is large enough, and others."""
+    lost = a_job("lost", 1, 1, each=room(16, 1, 8))
+    return [
+        replace(lost, target=1, pending=1, resizing=True, attained=Attained(), **more),  # type: ignore[arg-type]
+        running("rigid", 1, "big", most=1, each=room(8, 1, 4)),
+        running("hungry", 1, "small-0", most=9, each=room(2, 1, 1)),
+        waiting("low", 1, 4, each=room(2, 1, 1), priority=Priority.OFFLINE),
+    ]
+
+
+LARGE_AND_SMALL = [a_host("big", 64, gpus=8), *(a_host(f"small-{number}", gpus=4) for number in range(5))]
+
+
+def test_a_gang_that_lost_its_host_and_finds_none_goes_back_into_the_queue() -> None:
+    """Everybody waits for it, but not for ever."""
+    soon = decide(LARGE_AND_SMALL, crowd(short_since=50.0), now=100.0)
+    assert not soon.changes
+    later = decide(LARGE_AND_SMALL, crowd(short_since=50.0), now=110.0)
+    assert (targets(later), reason_of(later, "lost")) == ({"lost": 0, "hungry": 9, "low": 4}, Code.NO_ROOM)
+    in_queue = [waiting("lost", 1, 1, since=110.0, each=room(16, 1, 8)), *crowd()[1:]]
+    assert reason_of(decide(LARGE_AND_SMALL, in_queue, now=180.0), "lost") is Code.RESERVED
+
+
+def test_a_gang_that_kubernetes_finds_no_hosts_for_goes_back_though_there_is_room() -> None:
+    stuck = replace(running("stuck", 1, "a", least=2, most=2), target=2, pending=1, short_since=0.0)
+    room_for_all = [a_host("a"), a_host("b")]
+    assert not decide(room_for_all, stuck, now=1_799.0).changes
+    later = decide(room_for_all, stuck, now=1_800.0)
+    assert targets(later) == {"stuck": 0}
+    assert "no host for 1800 s" in later.changes[0].reason.text
+
+
+def test_a_nominated_pod_that_has_room_and_is_not_bound_for_long_holds_up_nobody() -> None:
+    three = hosts(3, cores=8)
+    pod = a_service("web", 2, nominated="host-0001", since=0.0)
+    assert not decide(three, running("job", 2), pod, now=59.0).changes
+    assert targets(decide(three, running("job", 2), pod, now=60.0)) == {"job": 22}, "its room is kept"
+
+
+def test_a_pod_nominated_to_a_host_that_could_never_take_it_is_ignored() -> None:
+    found = decide(hosts(3, cores=8), running("job", 2), a_service("monster", 900, nominated="host-0001"))
+    assert targets(found) == {"job": 24}
+
+
+def test_the_number_of_trainers_that_make_room_is_that_of_those_that_go() -> None:
+    found = decide(hosts(1, cores=8), running("donor", 8, v=1e6), waiting("gang", 6, 6))
+    assert targets(found) == {"donor": 2, "gang": 6}
+    assert "; 6 trainers of others make room" in {c.key.name: c.reason.text for c in found.changes}["gang"]
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(0, 400))
+def test_servers_beside_trainers_are_their_share_rounded_up(servers: int, trainers: int, beside: int) -> None:
+    ratio = Servers(each=room(1, 1), min=0, max=10**6, per_trainer=servers / trainers)
+    assert ratio.beside(beside) == math.ceil(Fraction(servers, trainers) * beside)

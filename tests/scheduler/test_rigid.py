@@ -81,6 +81,14 @@ def test_pods_that_lost_their_host_come_before_new_gangs() -> None:
     assert waits(found) == [("new", 1, Code.NO_ROOM)]
 
 
+def test_fixed_pods_that_have_no_host_yet_come_before_new_gangs() -> None:
+    part = Part(role="pserver", each=room(4, 4), count=1)
+    short = replace(a_job("short", 2, 2, each=room(2, 1), fixed=(part,)), target=2, placed={"host-0000": 2})
+    snapshot = Snapshot.of(hosts(1, cores=8), [replace(short, fixed_pending=(part,)), a_job("new", 2, 2)])
+    for policy in (fifo.plan, static.plan):
+        assert waits(policy(snapshot, 0.0, SETTINGS)) == [("new", 1, Code.NO_ROOM)]
+
+
 def test_fixed_pods_and_servers_are_part_of_the_gang() -> None:
     fixed = (Part(role="master", each=room(1, 1), count=1),)
     servers = Servers(each=room(4, 4), min=1, max=4, per_trainer=0.5)

@@ -8,6 +8,7 @@ is decided for it, and it is told to wait. Each is a function here, used alike b
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from shoal.scheduler.columns import least_size
 from shoal.scheduler.decisions import Action, Change
 from shoal.scheduler.rows import Attained, Job, Room, Seconds
 from shoal.scheduler.scores import footprint, score, weight
@@ -25,6 +26,8 @@ class Standing:
     settling: bool = False
     """Its last change is not yet done."""
     frozen_until: Seconds = 0.0
+    short_since: Seconds | None = None
+    """Since when it has been admitted without hosts for all of its gang. It is not kept: a new leader counts anew."""
 
 
 def arrive(
@@ -49,7 +52,16 @@ def advance(
     if standing.settling and not job.resizing:
         window = settings.freezing_window if job.freezing_window is None else job.freezing_window
         standing = replace(standing, settling=False, frozen_until=now + window)
+    if _is_short(job) != (standing.short_since is not None):
+        standing = replace(standing, short_since=now if _is_short(job) else None)
     return standing
+
+
+def _is_short(job: Job) -> bool:
+    """It was admitted, and a part of its gang has no host."""
+    if not job.is_admitted:
+        return False
+    return bool(job.fixed_pending) or (job.pending > 0 and sum(job.placed.values()) + job.ended < least_size(job))
 
 
 def carry_out(standing: Standing, change: Change, now: Seconds) -> Standing | None:
@@ -60,7 +72,9 @@ def carry_out(standing: Standing, change: Change, now: Seconds) -> Standing | No
     attained = standing.attained
     if change.attained is not None:
         attained = Attained(v=change.attained, at=now, rate=attained.rate)
-    return replace(standing, target=change.target, settling=True, waiting_since=waiting, attained=attained)
+    return replace(
+        standing, target=change.target, settling=True, waiting_since=waiting, attained=attained, short_since=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

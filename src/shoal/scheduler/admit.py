@@ -136,7 +136,7 @@ def _start(plan: Round, job: int, parts: list[Part], terms: Terms, *, is_promote
         return False
     for donor in dict.fromkeys(donor for donor, _, _ in taken):
         plan.gives(donor, _why_it_gives(plan, job, donor, is_promoted=is_promoted), str(plan.rows[job].key))
-    _record(plan, job, placement, freed=sum(before - plan.n[donor] for donor, before, _ in taken))
+    _record(plan, job, placement, freed=sum(number for _, _, released in taken for _, number in released))
     return True
 
 

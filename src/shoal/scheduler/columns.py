@@ -106,8 +106,11 @@ def most_size(job: Job) -> int:
 
 def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
     cpu, memory, gpu, pods = 0, 0, 0, 0
-    for part in job.fixed:
-        each, number = part.each, part.count
+    servers = job.servers
+    parts = [(part.each, part.count) for part in job.fixed]
+    if servers is not None and servers.is_fixed:
+        parts.append((servers.each, servers.max))
+    for each, number in parts:
         cpu, memory, gpu = cpu + each.cpu * number, memory + each.memory * number, gpu + each.gpu * number
         pods += number
     attained = job.attained
@@ -115,7 +118,7 @@ def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
         job.target, least_size(job), most_size(job), job.unit, job.min, job.max,
         sum(job.placed.values()), job.pending, bool(job.fixed_pending),
         *job.each,
-        cpu, memory, gpu, pods, job.servers is not None,
+        cpu, memory, gpu, pods, servers is not None and not servers.is_fixed,
         vocabulary.shapes.number(Shape(job.each, job.pools)), vocabulary.namespaces.number(job.key.namespace),
         _NUMBER[job.priority], job.created,
         *((False, 0.0, 0.0, 0.0) if attained is None else (True, attained.v, attained.at, attained.rate)),

@@ -1,8 +1,9 @@
 """Phase A: what has to be done whatever the jobs deserve.
 
 In this order: jobs above their maximum come down; namespaces above their quota do; service Pods get hosts (`services`);
-jobs that were admitted and miss Pods get them placed again (a host was lost, a Pod was evicted); trainers that were
-promised and have no room any more are taken back; and when more is asked for than may be in use, jobs give back.
+jobs that were admitted and miss Pods get them placed again (a host was lost, a Pod was evicted), or go back into the
+queue when that takes too long; trainers that were promised and have no room any more are taken back; and when more is
+asked for than may be in use, jobs give back.
 
 None of this looks at freezing windows. Nothing here takes a running job below its least size, except for services.
 """
@@ -103,6 +104,8 @@ def place_gangs(plan: Round) -> int | None:
     """Hosts for what admitted jobs cannot run without. Returns the heaviest that still misses something."""
     short: int | None = None
     for job in _without_host(plan):
+        if _is_given_up(plan, job):
+            continue
         if not _place_gang(plan, job) and short is None:
             short = job
     return short
@@ -117,7 +120,7 @@ def _place_gang(plan: Round, job: int) -> bool:
         for missing in range(part.count, 0, -1):
             position = _place_or_clear(plan, job, part.each, alike=missing - 1)
             if position == NOWHERE:
-                is_whole = _is_lost(plan, job, part.each) or _is_optimistic(plan, job)
+                is_whole = _goes_back(plan, job, part.each) or _is_optimistic(plan, job)
                 break
             plan.view.take(position, part.each)
             if part.role:
@@ -146,14 +149,37 @@ def _place_or_clear(plan: Round, job: int, each: Room, alike: int) -> int:
     return position
 
 
-def _is_lost(plan: Round, job: int, each: Room) -> bool:
-    """No host could ever take the Pod: then the job goes back into the queue instead of holding up everybody."""
-    if plan.view.fits_bare(Shape(each, plan.rows[job].pools)):
+def _goes_back(plan: Round, job: int, each: Room) -> bool:
+    """No host could ever take the Pod, or none has for long: then the job goes back into the queue, where room may be
+    kept for it, instead of holding up everybody."""
+    if not plan.view.fits_bare(Shape(each, plan.rows[job].pools)):
+        text = f"its hosts are gone, and no open host has {amount(each)} even without training"
+    elif (short := _short_for(plan, job)) >= plan.settings.reserve_after and not _is_optimistic(plan, job):
+        text = f"a part of its gang has had no host for {short:.0f} s, and nobody can give {amount(each)} on one"
+    else:
         return False
-    text = f"its hosts are gone, and no open host has {amount(each)} even without training"
+    _put_back(plan, job, text)
+    return True
+
+
+def _is_given_up(plan: Round, job: int) -> bool:
+    """There seems to be room for its gang, and yet Kubernetes has not found it for as long as anybody has to wait: a
+    port, a volume or a rule that is not known here keeps its Pods from their hosts."""
+    short = _short_for(plan, job)
+    if short < plan.settings.max_wait or _is_optimistic(plan, job):
+        return False
+    _put_back(plan, job, f"a part of its gang has had no host for {short:.0f} s, whatever room there was")
+    return True
+
+
+def _short_for(plan: Round, job: int) -> float:
+    since = plan.rows[job].short_since
+    return 0.0 if since is None else plan.now - since
+
+
+def _put_back(plan: Round, job: int, text: str) -> None:
     plan.gives(job, Reason(code=Code.NO_ROOM, text=text), "the jobs that wait")
     plan.suspend(job)
-    return True
 
 
 def _is_optimistic(plan: Round, job: int) -> bool:

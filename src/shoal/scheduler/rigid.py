@@ -90,8 +90,11 @@ class FreeRoom:
         self._hopeless: dict[Shape, int] = {}
         self._fits_alone: dict[tuple[Shape, int], bool] = {}
         for job in jobs:
-            if job.is_admitted and job.pending:
-                self._take(job, job.each, job.pending, self._free, partly=True)
+            if job.is_admitted:
+                for part in job.fixed_pending:
+                    self._take(job, part.each, part.count, self._free, partly=True)
+                if job.pending:
+                    self._take(job, job.each, job.pending, self._free, partly=True)
 
     def take_gang(self, job: Job, size: int, *, partly: bool) -> Found | None:
         """Hosts for the whole gang, which is theirs from now on. `partly`: for as much of it as there is room for."""

@@ -8,6 +8,7 @@ workers), and *fixed* Pods that come with it whatever its size (master, pservers
 what it cannot start without: the fixed Pods and `min` trainers, all at once.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -104,7 +105,13 @@ class Servers:
 
     def beside(self, trainers: int) -> int:
         """How many are needed beside so many trainers."""
-        return min(self.max, max(self.min, -int(-(trainers * self.per_trainer) // 1)))
+        needed = math.ceil(round(trainers * self.per_trainer, 6))  # 25 x (14 / 50) is a little more than 7
+        return min(self.max, max(self.min, needed))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Their number is the same beside any number of trainers."""
+        return self.min == self.max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +172,8 @@ class Job:
     attained: Attained | None = None
     """None: it has never been seen by the scheduler."""
     waiting_since: Seconds | None = None
+    short_since: Seconds | None = None
+    """Since when it has been admitted without hosts for all of its gang."""
     frozen_until: Seconds = 0.0
     freezing_window: Seconds | None = None
     """None: the setting."""

@@ -29,10 +29,10 @@ def serve(plan: Round) -> ServicePod | None:
         position, waits = _serve_one(plan, pod, alike[pod.each])
         if position == NOWHERE:
             continue
-        if pod.nominated is None:
-            plan.view.take(position, pod.each)
-        else:
+        if pod.nominated == plan.view.names[position]:
             plan.view.keep(position, pod.each)  # Kubernetes is clearing the host: what is there counts until it is gone
+        else:
+            plan.view.take(position, pod.each)
         plan.view.take_from_bare(position, pod.each)
         if waits and holds_up is None:
             holds_up = pod
@@ -48,8 +48,9 @@ def _in_order(plan: Round) -> list[ServicePod]:
 def _serve_one(plan: Round, pod: ServicePod, alike: int) -> tuple[int, bool]:
     """The host's position, and whether training has to wait for this Pod. So many like it come after it."""
     view = plan.view
-    if pod.nominated is not None and pod.nominated in view.position:
-        return view.position[pod.nominated], True
+    nominated = view.position.get(pod.nominated or "", NOWHERE)
+    if nominated != NOWHERE and _is_enough(view.bare_at(nominated), pod.each):
+        return nominated, _holds_up(plan, pod, nominated)
     shape = Shape(pod.each, pod.pools)
     if not view.fits_bare(shape):
         _nominate(plan, pod, None, f"no open host has {amount(pod.each)} even without training, so it is ignored")
@@ -58,12 +59,22 @@ def _serve_one(plan: Round, pod: ServicePod, alike: int) -> tuple[int, bool]:
     position = view.first_fit(search)
     if position != NOWHERE:
         _nominate(plan, pod, position, f"{amount(pod.each)} fit on {view.names[position]}")
-        has_room_now = view.free(position).minus(view.coming.get(position, NOTHING)).holds(pod.each)
-        return position, not has_room_now or plan.now - pod.since < plan.settings.reserve_after
+        return position, _holds_up(plan, pod, position)
     position = _take_surplus(plan, pod, search, alike)
     if position == NOWHERE:
         position = _suspend_jobs(plan, pod, search)
     return position, position != NOWHERE
+
+
+def _holds_up(plan: Round, pod: ServicePod, position: int) -> bool:
+    """Its room there is not free yet, or it is so new that it is just being bound."""
+    free = plan.view.free(position).minus(plan.view.coming.get(position, NOTHING))
+    return not _is_enough(free, pod.each) or plan.now - pod.since < plan.settings.reserve_after
+
+
+def _is_enough(free: Room, each: Room) -> bool:
+    """What is not asked for does not matter."""
+    return all(not wants or has >= wants for has, wants in zip(free, each, strict=True))
 
 
 def _nominate(plan: Round, pod: ServicePod, position: int | None, reason: str) -> None:
@@ -79,7 +90,7 @@ def _take_surplus(plan: Round, pod: ServicePod, search: Search, alike: int) -> i
     for job in dict.fromkeys(job for job, _, _ in taken):
         text = f"service Pod {pod.namespace}/{pod.name} needs {amount(pod.each)} on {host}; key {plan.key(job):.4g}"
         plan.gives(job, Reason(code=Code.SERVICE, text=text), f"{pod.namespace}/{pod.name}")
-    gone = sum(before - plan.n[job] for job, before, _ in taken)
+    gone = sum(number for _, _, released in taken for _, number in released)
     _nominate(plan, pod, position, f"{gone} trainers leave {host} for it")
     return position
 

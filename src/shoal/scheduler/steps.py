@@ -2,9 +2,10 @@
 
 A job's key never falls as it grows, so the order of all steps of all jobs is the order of their keys, and it can be
 sorted instead of being picked from a heap one by one. It is sorted in portions of rising keys: most steps are never
-reached, because room ends first.
+reached, because room ends first. Keys that are no straight lines are worked out only as far as they are reached.
 """
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -64,24 +65,64 @@ class Lines:
         return high
 
 
+class Curves:
+    """Jobs whose keys are no straight lines, each with its next step."""
+
+    def __init__(self, plan: Round, jobs: Ints) -> None:
+        self._plan = plan
+        self._next: list[tuple[float, int, int, int]] = []
+        """Key, rank, job and size."""
+        for job in jobs.tolist():
+            self._push(job, plan.n[job])
+
+    def __bool__(self) -> bool:
+        return bool(self._next)
+
+    def keep(self, is_alive: Callable[[Ints], Bools]) -> None:
+        """Forget who dropped out."""
+        if self._next:
+            alive = is_alive(np.array([job for _, _, job, _ in self._next], dtype=np.int64)).tolist()
+            self._next = [step for step, stays in zip(self._next, alive, strict=True) if stays]
+            heapq.heapify(self._next)
+
+    def take(self, level: float, portion: int) -> tuple[list[tuple[float, int, int]], float]:
+        """Key, rank and job of the steps up to this level, and the level they go up to: a lower one if these are too
+        many. Steps with the same key stay together."""
+        taken: list[tuple[float, int, int]] = []
+        while self._next and self._next[0][0] <= level:
+            key, rank, job, size = heapq.heappop(self._next)
+            self._push(job, size)
+            taken.append((key, rank, job))
+            if len(taken) == portion:
+                level = key
+        return taken, level
+
+    def _push(self, job: int, size: int) -> None:
+        unit = self._plan.unit[job]
+        size = (size // unit + 1) * unit
+        if size <= self._plan.most[job]:
+            keys = self._plan.keys
+            heapq.heappush(self._next, (keys.key(job, size), keys.rank[job], job, size))
+
+
 def in_order(plan: Round, hungry: Ints, is_alive: Callable[[Ints], Bools], portion: int = FIRST) -> Iterator[list[int]]:
     """Whose step comes next, in portions of rising length. A job stands there as often as it has steps; `is_alive`
     says, between portions, who has not dropped out."""
     bent = np.array([job in plan.keys.bent or plan.unit[job] > 1 for job in hungry.tolist()], dtype=np.bool_)
     lines = _lines(plan, hungry[~bent])
-    curved = sorted((key, plan.keys.rank[job], job) for job in hungry[bent].tolist() for key in _keys_ahead(plan, job))
-    while len(lines.job) or curved:
+    curves = Curves(plan, hungry[bent])
+    while len(lines.job) or curves:
         lines = lines.where(is_alive(lines.job) & (lines.at <= lines.most))
+        curves.keep(is_alive)
         level = lines.level(portion) if len(lines.job) else float(np.inf)
+        curved, level = curves.take(level, portion)
         upto = lines.size_at(level)
         steps = _steps(lines, upto)
-        reached = sum(1 for key, _, _ in curved if key <= level)
-        if reached:
-            key, rank, job = (np.array(column) for column in zip(*curved[:reached], strict=True))
+        if curved:
+            key, rank, job = (np.array(column) for column in zip(*curved, strict=True))
             steps = [np.concatenate(pair) for pair in zip(steps, (key, rank, job), strict=True)]
         key, rank, job = steps
         yield job[np.lexsort((rank, key))].tolist()
-        curved = curved[reached:]
         portion = min(2 * portion, LARGEST)
         lines = Lines(job=lines.job, rank=lines.rank, base=lines.base, slope=lines.slope, shift=lines.shift,
                       at=upto + 1, most=lines.most)  # fmt: skip
@@ -107,10 +148,3 @@ def _steps(lines: Lines, upto: Ints) -> list[np.ndarray[tuple[int], np.dtype[np.
     size = np.arange(len(line)) - (np.cumsum(counts) - counts)[line] + lines.at[line]
     key = lines.base[line] + lines.slope[line] * (size - lines.shift[line])
     return [key, lines.rank[line], lines.job[line]]
-
-
-def _keys_ahead(plan: Round, job: int) -> Iterator[float]:
-    """The keys of all its steps up."""
-    unit = plan.unit[job]
-    for size in range((plan.n[job] // unit + 1) * unit, plan.most[job] + 1, unit):
-        yield plan.keys.key(job, size)

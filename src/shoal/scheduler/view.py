@@ -162,6 +162,10 @@ class View:
         """Whether any host would have room without any training on it."""
         return bool(self._enough(self.bare, shape).any())
 
+    def bare_at(self, position: int) -> Room:
+        """What would be free there without any training."""
+        return Room(*(int(column[position]) for column in self.bare))
+
     def live(self) -> tuple[Ints, Ints, Ints]:
         """What is free now, in columns."""
         return np.array(self.free_cpu), np.array(self.free_memory), np.array(self.free_gpu)

@@ -103,6 +103,7 @@ def look_at(
         attained=standing.attained,
         waiting_since=standing.waiting_since,
         frozen_until=standing.frozen_until,
+        short_since=standing.short_since,
         freezing_window=facts.freezing_window,
     )
     by_age = sorted(trainers, key=lambda pod: (pod.since, len(pod.name), pod.name))

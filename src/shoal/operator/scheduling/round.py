@@ -191,7 +191,7 @@ def _taken_up(
     view = _of_priority(view, priority)
     after = advance(standing, view.row, view.running, capacity, now, settings)
     if after != standing:
-        row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until)
+        row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until, short_since=after.short_since)
         view = replace(view, row=row)
     allowance = _with_standing(saved, after)
     return (allowance if allowance.trimmed == trimmed else replace(allowance, trimmed=trimmed)), view
