@@ -73,6 +73,16 @@ def test_pictures_and_json_are_written_and_repeatable(trace: Path, tmp_path: Pat
     assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()
 
 
+def test_names_are_no_formulas(tmp_path: Path) -> None:
+    """Neither of files nor of jobs: what is between two dollars stays as it is."""
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "a$\\bad{$b.csv"
+    path.write_text("submit,size,duration,name\n0,2,50,$\\bad{$\n1,1,50,_x$^2$\n2,1,9,third\n")
+    folder = tmp_path / "plots"
+    assert main(["simulate", str(path), "-p", "cfs", "--plots", str(folder), "--plot-format", "svg"]) == 0
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_everybody_can_run_look_alike_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--synthetic", "8", "--policy", "cfs,optimus", "--seed", "1:3", "-o", "json"]) == 0
     read = json.loads(capsys.readouterr().out)
@@ -110,6 +120,13 @@ def test_a_published_workload_is_run_by_its_own_rules(capsys: pytest.CaptureFixt
         pytest.param(
             ["--synthetic", "3", "--interval", "0"], "--interval wants a number of seconds above 0", id="interval"
         ),
+        pytest.param(["--synthetic", "3", "--interval", "1e-9"], "--interval wants seconds, at least 0.001", id="tiny"),
+        pytest.param(["--synthetic", "3", "--grace", "1e308"], "--grace wants seconds, at least 0 and", id="endless"),
+        pytest.param(["--synthetic", "3", "--host-mtbf", "1e308"], "--host-mtbf wants a number of at least", id="mtbf"),
+        pytest.param(
+            ["{trace}", "--hosts", "9999999999"], "--hosts wants a whole number of at most 1000000", id="many-hosts"
+        ),
+        pytest.param(["{trace}", "--seed", "0:99999999999"], "--seed wants a seed, or A:B", id="many-seeds"),
         pytest.param(
             ["{trace}", "--efficiency", "3"], "--efficiency wants a number of at least 0.5 and at most 1", id="eff"
         ),

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 PREFIX = "SHOAL_SIMULATE_"
 TRACES = "SHOAL_TRACES"
 SOURCE, CLUSTER, TIMES, OUTPUT = "What is run", "The cluster", "How long things take", "What comes out"
+SHORTEST_INTERVAL = 1e-3
+"""Seconds between rounds."""
+DIGITS = 6
+"""Of a count in a word that holds two of them."""
 EXPERIMENTS = ("pollux", "replay", "edl")
 
 # fmt: off
@@ -169,7 +173,7 @@ def _synthetic(given: Mapping[str, Given], plan: "Plan", tell: "Tell | None") ->
     from shoal.sim.pollux.workloads import workload_of
     from shoal.sim.runs import simulate
 
-    jobs = as_int(given["synthetic"], at_least=1)
+    jobs = _count(given["synthetic"])
     applications = synthetic_applications()
     hosts = _hosts(given)
 
@@ -188,12 +192,12 @@ def _traces(
     from shoal.sim.pollux.profiles import load_applications
     from shoal.sim.pollux.workloads import workload_of
     from shoal.sim.runs import simulate
-    from shoal.sim.traces import Assumed, read_trace
+    from shoal.sim.traces import EFFICIENCIES, LARGEST, Assumed, read_trace
     from shoal.sim.workload import Workload
 
     assumed = Assumed(
-        growth=as_number(given["growth"], low=1.0),
-        efficiency=as_number(given["efficiency"], low=0.5, high=1.0),
+        growth=as_number(given["growth"], low=1.0, high=LARGEST),
+        efficiency=as_number(given["efficiency"], low=EFFICIENCIES[0], high=EFFICIENCIES[1]),
         limit=as_int(given["limit"], at_least=1) if "limit" in given else None,
     )
     found: list[Workload] = []
@@ -226,19 +230,22 @@ def _plan(given: Mapping[str, Given]) -> "Plan":
 
 
 def _settings(given: Mapping[str, Given]) -> "SimSettings":
+    from shoal.sim.traces import LONGEST
     from shoal.sim.workload import ON_POLLUX_GROUND, SimSettings
 
     common = SimSettings(
-        interval=as_seconds(given["interval"], zero=False),
-        host_mtbf=as_number(given["host_mtbf"], low=1e-3) * 3_600 if "host_mtbf" in given else None,
-        host_repair=as_seconds(given["host_repair"]),
+        interval=_seconds(given["interval"], at_least=SHORTEST_INTERVAL),
+        host_mtbf=as_number(given["host_mtbf"], low=1e-3, high=LONGEST / 3_600) * 3_600
+        if "host_mtbf" in given
+        else None,
+        host_repair=_seconds(given["host_repair"]),
         interference=as_number(given["interference"], low=0.0, high=0.99),
-        until=as_seconds(given["until"], zero=False) if "until" in given else None,
-        spacing=as_seconds(given["spacing"]),
-        pod_start=as_seconds(given["pod_start"]),
-        startup=as_seconds(given["startup"]),
-        resize=as_seconds(given["resize"]),
-        grace=as_seconds(given["grace"]),
+        until=_seconds(given["until"], at_least=SHORTEST_INTERVAL) if "until" in given else None,
+        spacing=_seconds(given["spacing"]),
+        pod_start=_seconds(given["pod_start"]),
+        startup=_seconds(given["startup"]),
+        resize=_seconds(given["resize"]),
+        grace=_seconds(given["grace"]),
     )
     if "ground" in given and as_choice(given["ground"], ("pollux", "own")) == "pollux":
         base = ON_POLLUX_GROUND
@@ -257,10 +264,10 @@ def _hosts(given: Mapping[str, Given]) -> "tuple[Room, ...]":
     from shoal.scheduler.rows import Room
     from shoal.sim.workload import GIBIBYTE
 
-    gpus = as_int(given["gpus"], at_least=0)
-    cores = as_int(given["cores"], at_least=1) if "cores" in given else 12 * gpus or 64
-    memory = as_int(given["memory"], at_least=1) if "memory" in given else 4 * cores
-    return (Room(cpu=cores * 1_000, memory=memory * GIBIBYTE, gpu=gpus),) * as_int(given["hosts"], at_least=1)
+    gpus = _count(given["gpus"], at_least=0)
+    cores = _count(given["cores"]) if "cores" in given else 12 * gpus or 64
+    memory = _count(given["memory"]) if "memory" in given else 4 * cores
+    return (Room(cpu=cores * 1_000, memory=memory * GIBIBYTE, gpu=gpus),) * _count(given["hosts"])
 
 
 def _services(given: Mapping[str, Given]) -> "tuple[ServiceSpec, ...]":
@@ -270,7 +277,8 @@ def _services(given: Mapping[str, Given]) -> "tuple[ServiceSpec, ...]":
     from shoal.sim.workload import GIBIBYTE, ServiceSpec
 
     low, colon, high = given["service"].text.partition(":")
-    if not colon or not low.isdecimal() or not high.isdecimal() or int(low) > int(high):
+    is_range = bool(colon) and low.isdecimal() and high.isdecimal() and len(high) <= DIGITS
+    if not is_range or int(low) > int(high):
         raise BadInput(f"--service wants LOW:HIGH, as 4:24, got {given['service'].text!r}")
     gpus = min(1, as_int(given["gpus"], at_least=0))
     each = Room(cpu=2_000, memory=4 * GIBIBYTE, gpu=gpus)
@@ -279,7 +287,9 @@ def _services(given: Mapping[str, Given]) -> "tuple[ServiceSpec, ...]":
 
 def _seeds(given: Given) -> tuple[int, ...]:
     first, colon, last = given.text.partition(":")
-    if not first.isdecimal() or (colon and not last.isdecimal()) or (colon and int(last) <= int(first)):
+    if not all(each.isdecimal() and len(each) <= DIGITS for each in (first, *([last] if colon else []))):
+        raise BadInput(f"{given.source} wants a seed, or A:B for those from A up to before B, got {given.text!r}")
+    if colon and int(last) <= int(first):
         raise BadInput(f"{given.source} wants a seed, or A:B for those from A up to before B, got {given.text!r}")
     return tuple(range(int(first), int(last) if colon else int(first) + 1))
 
@@ -295,6 +305,25 @@ def _traces_folder(given: Mapping[str, Given], environment: Mapping[str, str]) -
     if not text:
         raise BadInput(f"measured models are in the public traces: say where they are, with --traces DIR or {TRACES}")
     return Path(text)
+
+
+def _seconds(given: Given, *, at_least: float = 0.0) -> float:
+    """As long as a trace may be, and no longer: times are counted in microseconds."""
+    from shoal.sim.traces import LONGEST
+
+    value = as_seconds(given, zero=at_least == 0)
+    if not at_least <= value <= LONGEST:
+        raise BadInput(f"{given.source} wants seconds, at least {at_least:g} and at most {LONGEST}, got {given.text}")
+    return value
+
+
+def _count(given: Given, *, at_least: int = 1) -> int:
+    from shoal.sim.traces import LARGEST
+
+    value = as_int(given, at_least=at_least)
+    if value > LARGEST:
+        raise BadInput(f"{given.source} wants a whole number of at most {LARGEST}, got {given.text}")
+    return value
 
 
 def as_number(given: Given, *, low: float, high: float = float("inf")) -> float:

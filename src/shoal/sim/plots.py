@@ -22,6 +22,10 @@ MOST_WORKLOADS = 8
 """Of which pictures are made; a report of more would fill a directory that nobody looks through."""
 MOST_JOBS = 40
 """That have a colour of their own in a picture; all others share one."""
+LONGEST_NAME = 24
+"""Of a job in a legend."""
+NAMED_JOBS = 12
+"""That the legend names; more would be taller than the picture."""
 MOST_MOMENTS = 160
 """In a picture of who held what."""
 GREY = "#b0b0b0"
@@ -81,10 +85,15 @@ def _allocations(figure: "type[Figure]", runs: Sequence[Run]) -> "Figure":
     unit, word = _unit(runs)
     for run, each in zip(runs, axes[:, 0], strict=True):
         _stack(each, run, unit)
-        each.set_title(f"{run.policy} on {run.workload}", loc="left")
+        _title(each, f"{run.policy} on {run.workload}")
         each.set_ylabel("trainers")
     axes[-1, 0].set_xlabel(word)
     return made
+
+
+def _title(axes: "Axes", text: str) -> None:
+    """As it is: a file may be called `a$b$.csv`, and that is no formula."""
+    axes.set_title(text, loc="left", parse_math=False)
 
 
 def _unit(runs: Sequence[Run]) -> tuple[float, str]:
@@ -102,19 +111,44 @@ def _stack(axes: "Axes", run: Run, unit: float) -> None:
     times = _thinned(sorted(changes | {max(run.simulated_seconds, *changes)}))
     moments = [at / unit for at in times]
     layers = [_values_at(job.allocation, times) for job in large]
-    colours: list[Any] = [f"C{at % 10}" for at in range(len(layers))]
+    colours: list[Any] = _colours(len(layers))
+    names = [job.name for job in large[:NAMED_JOBS]]
     if small:
         layers.append(
             [sum(column) for column in zip(*(_values_at(job.allocation, times) for job in small), strict=True)]
         )
         colours.append(GREY)
     base = [0.0] * len(times)
+    bands = []
     for layer, colour in zip(layers, colours, strict=True):
         top = [low + value for low, value in zip(base, layer, strict=True)]
-        axes.fill_between(moments, base, top, step="post", color=colour, linewidth=0)
+        bands.append(axes.fill_between(moments, base, top, step="post", color=colour, linewidth=0))
         base = top
+    _name(axes, bands, names, len(held))
     axes.set_xlim(moments[0], moments[-1])
     axes.set_ylim(0, max(base) * 1.02 or 1)
+
+
+def _colours(count: int) -> list[Any]:
+    """As many as there are, no two alike, neighbours far apart."""
+    from matplotlib import colormaps
+
+    shades = [shade for name in ("tab20", "tab20b") for shade in colormaps[name].colors]  # type: ignore[attr-defined]
+    return [shades[at * 7 % len(shades)] for at in range(count)]
+
+
+def _name(axes: "Axes", bands: Sequence[Any], names: Sequence[str], jobs: int) -> None:
+    """Which band is whose, the topmost first, as they lie."""
+    title = "largest jobs" if jobs > len(names) else "jobs"
+    shown = [
+        name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}" for name in names
+    ]
+    legend = axes.legend(
+        list(reversed(bands[: len(names)])), ["" for _ in names], title=title, loc="upper left", bbox_to_anchor=(1, 1),
+        fontsize=6, title_fontsize=6, labelspacing=0.2, borderaxespad=0.3,
+    )  # fmt: skip
+    for text, name in zip(legend.get_texts(), reversed(shown), strict=True):
+        text.set(text=name, parse_math=False)
 
 
 def _thinned(times: Sequence[float]) -> list[float]:
@@ -144,7 +178,7 @@ def _utilisation(figure: "type[Figure]", runs: Sequence[Run]) -> "Figure":
     for number, run in enumerate(runs):
         _step(axes, run.utilisation, unit, color=f"C{number}", label=run.policy, scale=100.0)
         _step(axes, run.effective, unit, color=f"C{number}", linestyle=":", scale=100.0)
-    axes.set_title(f"Utilisation on {runs[0].workload} (dotted: by jobs that train)", loc="left")
+    _title(axes, f"Utilisation on {runs[0].workload} (dotted: by jobs that train)")
     axes.set_ylabel("per cent of the cluster")
     axes.set_xlabel(word)
     axes.set_ylim(0, 103)
@@ -159,7 +193,7 @@ def _curve(figure: "type[Figure]", runs: Sequence[Run], name: str) -> "Figure":
     for number, run in enumerate(runs):
         if name in run.curves:
             _step(axes, run.curves[name], unit, color=f"C{number}", label=run.policy)
-    axes.set_title(f"{name} on {runs[0].workload}", loc="left")
+    _title(axes, f"{name} on {runs[0].workload}")
     axes.set_xlabel(word)
     axes.legend(loc="best")
     return made
@@ -182,7 +216,7 @@ def _completion(figure: "type[Figure]", report: Report) -> "Figure":
             parts = [100.0 * (at + 1) / len(jobs) for at in range(len(times))]
             axes.step([each / HOUR for each in times], parts, where="post", color=f"C{number}", label=policy)
     axes.set_xscale("log")
-    axes.set_title(report.title, loc="left")
+    _title(axes, report.title)
     axes.set_xlabel("completion time, hours")
     axes.set_ylabel("per cent of jobs")
     axes.set_ylim(0, 102)
