@@ -129,7 +129,9 @@ def test_a_philly_style_trace_starts_at_its_first_job(tmp_path: Path) -> None:
 
 
 def test_a_timestamp_with_an_offset_is_the_moment_it_says(tmp_path: Path) -> None:
-    text = "timestamp,duration,num_gpus\n2017-10-09T08:00:00+08:00,9,1\n2017-10-09T00:00:00Z,9,1\n2017-10-09 00:01,9,1\n"
+    text = (
+        "timestamp,duration,num_gpus\n2017-10-09T08:00:00+08:00,9,1\n2017-10-09T00:00:00Z,9,1\n2017-10-09 00:01,9,1\n"
+    )
     trace = read_trace(written(tmp_path, text), Assumed())
     assert [job.submitted for job in trace.jobs] == [0.0, 0.0, 60.0]
 
