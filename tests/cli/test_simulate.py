@@ -111,6 +111,7 @@ def test_a_published_workload_is_run_by_its_own_rules(capsys: pytest.CaptureFixt
         pytest.param(
             ["--policy", "csf", "{trace}"], "unknown policy 'csf' (did you mean cfs?); there are cfs, ", id="policy"
         ),
+        pytest.param(["{trace}", "-p", "cfs,cfs"], "a policy was named twice: cfs, cfs", id="twice"),
         pytest.param(["{trace}.absent"], "is not readable as a trace", id="no-file"),
         pytest.param([], "wants one of: trace files, --synthetic JOBS, --experiment NAME", id="nothing"),
         pytest.param(["{trace}", "--synthetic", "3"], "wants one of: trace files, --synthetic JOBS", id="both"),

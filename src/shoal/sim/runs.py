@@ -28,6 +28,8 @@ class Plan:
             check_policy(name)
         if not self.policies:
             raise BadInput("no policy was named")
+        if len(set(self.policies)) < len(self.policies):
+            raise BadInput(f"a policy was named twice: {', '.join(self.policies)}")
 
 
 def simulate(
