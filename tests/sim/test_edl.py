@@ -61,7 +61,9 @@ def test_the_settings_that_clusters_have_are_run_beside() -> None:
     usual = arm_of("cfs-default")
     assert (usual.label, usual.settings) == ("cfs-default", SchedulerSettings())
     assert usual.policy is arm_of("cfs").policy
-    (run,) = run_edl(["1"], ["cfs-default"]).runs
+    told: list[tuple[str, int, int, float]] = []
+    (run,) = run_edl(["1"], ["cfs-default"], tell=lambda *words: told.append(words)).runs
+    assert told == [("EDL case 1 under cfs-default", 0, 20, 0.0)]
     assert run.policy == "1: cfs-default"
     assert run.measures.gangs_started == 20
 

@@ -23,6 +23,7 @@ from shoal.sim.edl_goals import gate, goals
 from shoal.sim.kube import MICROS, PUBLISHED, Kube, KubeSettings, Pod, PodSet
 from shoal.sim.operated import TRAINER, Operated, Training
 from shoal.sim.report import Check, JobOutcome, Measures, Report, Run, Series
+from shoal.sim.runs import Tell
 
 # What was in it ----------------------------------------------------------------------------------------------------
 
@@ -152,16 +153,29 @@ def arm_of(name: str) -> Arm:
 
 
 def run_edl(
-    cases: Sequence[str] = (), policies: Sequence[str] = (), seeds: Sequence[int] = (0,), *, mix: str = USUAL_MIX
+    cases: Sequence[str] = (),
+    policies: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    *,
+    mix: str = USUAL_MIX,
+    tell: Tell | None = None,
 ) -> Report:
     """The experiment: all cases and the usual arms, or those that are named."""
+
+    def one(case: Case, arm: Arm, seed: int) -> Run:
+        if tell is not None:
+            tell(
+                f"EDL case {case.number} under {arm.label}", seeds.index(seed) * case.jobs, len(seeds) * case.jobs, 0.0
+            )
+        return run_case(case, arm, seed, mix=mix)
+
     numbers = [_case_of(name) for name in cases or map(str, CASES)]
     arms = [arm_of(name) for name in policies or USUAL]
     runs: list[Run] = []
     checks: list[Check] = []
     for number in numbers:
         own = {
-            arm.label: [run_case(CASES[number], arm, seed, mix=mix) for seed in seeds]
+            arm.label: [one(CASES[number], arm, seed) for seed in seeds]
             for arm in arms
             if number == 2 or arm.label != WITH_HEADROOM
         }
