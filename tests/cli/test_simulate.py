@@ -73,6 +73,14 @@ def test_pictures_and_json_are_written_and_repeatable(trace: Path, tmp_path: Pat
     assert (tmp_path / "one.json").read_text() == (tmp_path / "two.json").read_text()
 
 
+def test_a_job_that_never_starts_says_what_it_waits_for(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Trainers of a plain trace want a GPU each, and this cluster has none."""
+    assert main(["simulate", str(trace), "-p", "cfs", "--gpus", "0", "-o", "json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert all("GPU" in job["waits_for"] for job in read["jobs"])
+    assert "3 of 3 jobs never started (job-1: its gang of" in read["notes"][-1]
+
+
 def test_names_are_no_formulas(tmp_path: Path) -> None:
     """Neither of files nor of jobs: what is between two dollars stays as it is."""
     pytest.importorskip("matplotlib")
@@ -111,6 +119,7 @@ def test_a_published_workload_is_run_by_its_own_rules(capsys: pytest.CaptureFixt
         pytest.param(
             ["--policy", "csf", "{trace}"], "unknown policy 'csf' (did you mean cfs?); there are cfs, ", id="policy"
         ),
+        pytest.param(["{trace}", "-p", "cfs,cfs"], "a policy was named twice: cfs, cfs", id="twice"),
         pytest.param(["{trace}.absent"], "is not readable as a trace", id="no-file"),
         pytest.param([], "wants one of: trace files, --synthetic JOBS, --experiment NAME", id="nothing"),
         pytest.param(["{trace}", "--synthetic", "3"], "wants one of: trace files, --synthetic JOBS", id="both"),

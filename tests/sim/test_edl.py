@@ -3,7 +3,8 @@
 import pytest
 
 from shoal.core.errors import BadInput
-from shoal.sim.edl import CASES, MIXES, arm_of, hosts_of, jain, run_case, run_edl
+from shoal.scheduler.settings import SchedulerSettings
+from shoal.sim.edl import CASES, HORIZON, MIXES, USUAL, arm_of, hosts_of, jain, run_case, run_edl
 from shoal.sim.edl_goals import gate, goals
 from shoal.sim.report import Run, to_json
 
@@ -41,17 +42,35 @@ def test_case_2_comes_out_as_published(second: dict[str, list[Run]]) -> None:
 
 
 def test_case_1_is_beaten(first: dict[str, list[Run]]) -> None:
-    assert [check for check in goals(1, first["cfs"], first["upstream"]) if not check.holds] == []
+    assert [check for check in goals(1, first["cfs"], first["upstream"], horizon=HORIZON) if not check.holds] == []
 
 
 def test_case_2_is_beaten(second: dict[str, list[Run]]) -> None:
-    found = goals(2, second["cfs"], second["upstream"], second["cfs+headroom"])
+    found = goals(2, second["cfs"], second["upstream"], second["cfs+headroom"], horizon=HORIZON)
     assert [check for check in found if not check.holds] == []
+
+
+def test_what_is_claimed_says_with_which_horizon(first: dict[str, list[Run]]) -> None:
+    claims = list(goals(1, first["cfs"], first["upstream"], horizon=HORIZON))
+    assert claims
+    assert all("cfs with a horizon of 7200 s: " in claim.text for claim in claims)
+
+
+def test_the_settings_that_clusters_have_are_run_beside() -> None:
+    assert "cfs-default" in USUAL
+    usual = arm_of("cfs-default")
+    assert (usual.label, usual.settings) == ("cfs-default", SchedulerSettings())
+    assert usual.policy is arm_of("cfs").policy
+    told: list[tuple[str, int, int, float]] = []
+    (run,) = run_edl(["1"], ["cfs-default"], tell=lambda *words: told.append(words)).runs
+    assert told == [("EDL case 1 under cfs-default", 0, 20, 0.0)]
+    assert run.policy == "1: cfs-default"
+    assert run.measures.gangs_started == 20
 
 
 def test_the_numbers_would_be_noticed_if_they_were_bad(first: dict[str, list[Run]]) -> None:
     """The original would not pass for ours, nor ours for the original."""
-    assert not all(check.holds for check in goals(1, first["upstream"], first["upstream"]))
+    assert not all(check.holds for check in goals(1, first["upstream"], first["upstream"], horizon=0))
     assert not all(check.holds for check in gate(1, first["static"], first["cfs"]))
 
 

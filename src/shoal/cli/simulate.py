@@ -159,7 +159,7 @@ def _experiment(given: Mapping[str, Given], environment: Mapping[str, str], tell
         from shoal.sim.edl import run_edl
 
         chosen = policies if given["policy"].text != _default("policy") else ()
-        return run_edl(as_list(given["case"]) if "case" in given else (), chosen, _seeds(given["seed"]))
+        return run_edl(as_list(given["case"]) if "case" in given else (), chosen, _seeds(given["seed"]), tell=tell)
     from shoal.sim.pollux import compare
 
     folder = compare.pollux_folder(_traces_folder(given, environment))

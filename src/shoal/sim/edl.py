@@ -23,6 +23,7 @@ from shoal.sim.edl_goals import gate, goals
 from shoal.sim.kube import MICROS, PUBLISHED, Kube, KubeSettings, Pod, PodSet
 from shoal.sim.operated import TRAINER, Operated, Training
 from shoal.sim.report import Check, JobOutcome, Measures, Report, Run, Series
+from shoal.sim.runs import Tell
 
 # What was in it ----------------------------------------------------------------------------------------------------
 
@@ -121,12 +122,13 @@ class Arm:
 
 HORIZON = 7_200.0
 """Of `cfs` here: two hours. With the usual ten minutes, jobs that came first would pay back within the experiment what
-they had more, and have less than others at its end."""
+they had more, and have less than others at its end. `cfs-default` is `cfs` with the settings that clusters have."""
 HEADROOM = Room(cpu=900_000)
 """What the 300 nginx Pods need that come back."""
 WITH_HEADROOM = "cfs+headroom"
+WITH_DEFAULTS = "cfs-default"
 ENOUGH_RUNS = 4
-USUAL = ("static", "upstream", "cfs", WITH_HEADROOM)
+USUAL = ("static", "upstream", "cfs", WITH_DEFAULTS, WITH_HEADROOM)
 
 
 def arm_of(name: str) -> Arm:
@@ -137,6 +139,8 @@ def arm_of(name: str) -> Arm:
             return Arm(label=name, policy=policy(name, sim=True), settings=settings, is_static=True, admits=False)
         case "upstream":
             return Arm(label=name, policy=policy(name, sim=True), admits=False)
+        case "cfs-default":
+            return Arm(label=name, policy=policy("cfs", sim=True))
         case _:
             ours = SchedulerSettings(horizon=HORIZON, lag_cap=HORIZON)
             if name == WITH_HEADROOM:
@@ -144,39 +148,57 @@ def arm_of(name: str) -> Arm:
             try:
                 found = policy(name.removesuffix("+headroom"), sim=True)
             except UnknownPolicy as exc:
-                raise BadInput(f"--policy: {exc}; or {WITH_HEADROOM}") from exc
+                raise BadInput(f"--policy: {exc}; or {WITH_DEFAULTS} or {WITH_HEADROOM}") from exc
             return Arm(label=name, policy=found, settings=ours)
 
 
 def run_edl(
-    cases: Sequence[str] = (), policies: Sequence[str] = (), seeds: Sequence[int] = (0,), *, mix: str = USUAL_MIX
+    cases: Sequence[str] = (),
+    policies: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    *,
+    mix: str = USUAL_MIX,
+    tell: Tell | None = None,
 ) -> Report:
     """The experiment: all cases and the usual arms, or those that are named."""
+
+    def one(case: Case, arm: Arm, seed: int) -> Run:
+        if tell is not None:
+            tell(
+                f"EDL case {case.number} under {arm.label}", seeds.index(seed) * case.jobs, len(seeds) * case.jobs, 0.0
+            )
+        return run_case(case, arm, seed, mix=mix)
+
     numbers = [_case_of(name) for name in cases or map(str, CASES)]
     arms = [arm_of(name) for name in policies or USUAL]
     runs: list[Run] = []
     checks: list[Check] = []
     for number in numbers:
         own = {
-            arm.label: [run_case(CASES[number], arm, seed, mix=mix) for seed in seeds]
+            arm.label: [one(CASES[number], arm, seed) for seed in seeds]
             for arm in arms
             if number == 2 or arm.label != WITH_HEADROOM
         }
         runs += [run for group in own.values() for run in group]
         if len(seeds) >= ENOUGH_RUNS:
             checks += gate(number, own.get("static", ()), own.get("upstream", ()))
-            checks += goals(number, own.get("cfs", ()), own.get("upstream", ()), own.get(WITH_HEADROOM, ()))
+            checks += goals(
+                number, own.get("cfs", ()), own.get("upstream", ()), own.get(WITH_HEADROOM, ()), horizon=HORIZON
+            )
     return Report(
         title=f"The EDL experiment, mean of {len(seeds)} runs" if len(seeds) > 1 else "The EDL experiment, one run",
         runs=tuple(runs),
-        settings={"experiment": "edl", "hosts": mix, "seeds": list(seeds), "horizon": HORIZON},
+        settings={"experiment": "edl", "hosts": mix, "seeds": list(seeds), "horizon of cfs": HORIZON},
         checks=tuple(checks),
         notes=tuple(_notes(len(seeds))),
     )
 
 
 def _notes(runs: int) -> Iterator[str]:
-    yield f"cfs looks {HORIZON:g} s ahead here; {WITH_HEADROOM} keeps {HEADROOM.cpu / 1_000:g} cores free."
+    yield (
+        f"cfs looks {HORIZON:g} s ahead here; {WITH_DEFAULTS} has the settings that clusters have, and looks "
+        f"{SchedulerSettings().horizon:g} s ahead; {WITH_HEADROOM} keeps {HEADROOM.cpu / 1_000:g} cores free."
+    )
     if runs < ENOUGH_RUNS:
         yield f"Single runs differ: promises are checked on the mean of {ENOUGH_RUNS} or more (--seed 0:{ENOUGH_RUNS})."
 

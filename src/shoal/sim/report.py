@@ -52,6 +52,8 @@ class JobOutcome:
     """How often what it holds was changed while it ran: grown, shrunk, moved or suspended."""
     gpu_seconds: float = 0.0
     """What it held, integrated over time; CPU-only clusters count their members."""
+    waits_for: str = ""
+    """Of a job that never started: what it waited for at the end, in the policy's words."""
     application: str = ""
     allocation: Series = Series()
     """How many members it had, over time."""
@@ -227,6 +229,7 @@ def _job_value(run: Run, job: JobOutcome) -> dict[str, object]:
         "jct": job.completion_seconds,
         "moves": job.moves,
         "gpu_seconds": job.gpu_seconds,
+        "waits_for": job.waits_for,
         "allocation": _series_value(job.allocation),
     }
 

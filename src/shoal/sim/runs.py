@@ -1,13 +1,15 @@
 """Many runs, one report: every policy on every workload with every seed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from shoal.core.errors import BadInput
+from shoal.scheduler.decisions import Wait
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.sim.engine import Simulation
 from shoal.sim.policies import check_policy, scheduler_named
 from shoal.sim.report import Report, Run
+from shoal.sim.scheduling import PolicyScheduler
 from shoal.sim.workload import SimSettings, Workload
 
 Tell = Callable[[str, int, int, float], None]
@@ -28,6 +30,8 @@ class Plan:
             check_policy(name)
         if not self.policies:
             raise BadInput("no policy was named")
+        if len(set(self.policies)) < len(self.policies):
+            raise BadInput(f"a policy was named twice: {', '.join(self.policies)}")
 
 
 def simulate(
@@ -51,7 +55,14 @@ def run_one(workload: Workload, policy: str, plan: Plan, *, seed: int = 0, tell:
         tell(label, ended, jobs, now)
 
     simulation = Simulation(workload, scheduler, plan.settings, seed=seed)
-    return simulation.run(None if tell is None else told)
+    run = simulation.run(None if tell is None else told)
+    return _with_waits(run, scheduler.waits) if isinstance(scheduler, PolicyScheduler) else run
+
+
+def _with_waits(run: Run, waits: Sequence[Wait]) -> Run:
+    reasons = {wait.key.name: wait.reason.text for wait in waits}
+    jobs = (replace(job, waits_for=reasons.get(job.name, "")) if job.started is None else job for job in run.jobs)
+    return replace(run, jobs=tuple(jobs))
 
 
 def described(plan: Plan) -> Mapping[str, object]:
@@ -60,7 +71,8 @@ def described(plan: Plan) -> Mapping[str, object]:
 
 def never_started(runs: Sequence[Run]) -> Iterable[str]:
     for run in runs:
-        idle = [job.name for job in run.jobs if job.started is None]
+        idle = [job for job in run.jobs if job.started is None]
         if idle:
-            names = ", ".join(idle[:3]) + (", ..." if len(idle) > 3 else "")
+            told = [f"{job.name}: {job.waits_for}" if job.waits_for else job.name for job in idle[:3]]
+            names = "; ".join(told) + ("; ..." if len(idle) > 3 else "")
             yield f"{run.workload} under {run.policy}: {len(idle)} of {len(run.jobs)} jobs never started ({names})"
