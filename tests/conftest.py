@@ -24,6 +24,7 @@ _REAL = frozenset(
 """Directories whose tests start real processes: one of them at a time, whatever runs beside it."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers' own, which reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     for item in items:
