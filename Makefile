@@ -25,7 +25,7 @@ demo: $(READY) ## Four workers train for a minute; one is killed, one joins, one
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) ## All tests but the slow tier and those that need a cluster (< 15 min)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not cluster" $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not cluster" $(PYTEST_FLAGS)
 
 test-slow: $(READY) ## The slow tier alone
 	@$(BIN)/python -m pytest -m "slow and not cluster" $(PYTEST_FLAGS)

@@ -1,14 +1,12 @@
 """What every test directory shares: hypothesis profiles, and a last word on what did not run.
 
 A test that the machine cannot run is skipped *with a reason*; the end of the run repeats each reason with its
-count, and `--no-skips` (CI) turns any skip into a failure, so that nothing stops being tested unnoticed. With two
-workers (`make test`) tests that start processes run one after the other in one of them, all others in the other.
+count, and `--no-skips` (CI) turns any skip into a failure, so that nothing stops being tested unnoticed.
 """
 
 import os
 from collections import Counter
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,20 +14,6 @@ from hypothesis import settings
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
-
-
-_REAL = frozenset(
-    ["agent", "checkpoint", "cli", "data", "e2e", "examples", "failover", "rendezvous", "torch", "trainer"]
-)
-"""Directories whose tests start real processes: one of them at a time, whatever runs beside it."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before the workers' own, which reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(tests).parts[0] in _REAL:
-            item.add_marker(pytest.mark.xdist_group("real"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
