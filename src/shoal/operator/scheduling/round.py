@@ -194,7 +194,14 @@ def _taken_up(
         row = replace(view.row, attained=after.attained, frozen_until=after.frozen_until, short_since=after.short_since)
         view = replace(view, row=row)
     allowance = _with_standing(saved, after)
-    return (allowance if allowance.trimmed == trimmed else replace(allowance, trimmed=trimmed)), view
+    servers = _servers(facts, after.target)  # another number may be asked for beside as many trainers
+    if (allowance.trimmed, allowance.servers) != (trimmed, servers):
+        allowance = replace(allowance, trimmed=trimmed, servers=servers)
+    return allowance, view
+
+
+def _servers(facts: JobFacts, trainers: int) -> int | None:
+    return facts.servers.beside(trainers) if facts.servers is not None and trainers else None
 
 
 def _priority(facts: JobFacts, settings: SchedulerSettings) -> tuple[Priority, str]:
@@ -241,7 +248,7 @@ def _remembered(facts: JobFacts) -> Allowance | None:
     """What the status has: this is the first round since the operator began to lead."""
     if facts.standing is None:
         return None
-    servers = facts.servers.beside(facts.standing.target) if facts.servers is not None else None
+    servers = _servers(facts, facts.standing.target)
     return Allowance(
         standing=facts.standing, servers=servers, victims=facts.victims, code=facts.code, reason=facts.reason
     )
@@ -292,7 +299,7 @@ def _changed(round: Round, before: Allowance, change: Change, now: Seconds) -> A
     facts, view = round.facts[change.key], round.views[change.key]
     return Allowance(
         standing=standing,
-        servers=facts.servers.beside(change.target) if facts.servers is not None and change.target else None,
+        servers=_servers(facts, change.target),
         hosts=dict(change.hosts),
         victims=_victims(change, view, before.victims),
         code=change.reason.code,
