@@ -18,6 +18,7 @@ What:
 import asyncio
 import copy
 import itertools
+import json
 import statistics
 import sys
 import time
@@ -314,6 +315,11 @@ def main() -> None:
         hosts = -(-scale.jobs * (3 * WORKERS + 2) // PODS_PER_HOST)
         cluster.hosts.add(hosts, cpu=10_000, memory="16Ti", pods=2 * PODS_PER_HOST)
         cluster.api.create("/api/v1/namespaces", {"metadata": {"name": HOME}})
+        settings = {
+            "settings": json.dumps({"maxStartingMasters": scale.jobs + 1})
+        }  # so that all masters are there first
+        path = f"/api/v1/namespaces/{HOME}/configmaps"
+        cluster.api.create(path, {"metadata": {"name": "shoal-scheduler"}, "data": settings})
         operator = Operator(cluster, HOME, cluster.folder / "operator.log", f"--parallel-writes={AT_ONCE}")
         try:
             rows = asyncio.run(measure(scale, cluster.kubeconfig, operator))

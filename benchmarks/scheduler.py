@@ -119,7 +119,7 @@ class Cluster:
             standing = arrive(job, None, self.min_v, self.capacity, self.now, SETTINGS)
         else:
             standing = replace(standing, attained=job.attained)
-        after = carry_out(standing, change, self.now)
+        after = carry_out(standing, change, self.now, asked=job.max)
         assert after is not None
         placed = dict(job.placed)
         for host, count in change.victims.items():

@@ -43,8 +43,8 @@ def a_job(name: str, least: int = 1, most: int = 4, **more: object) -> JobFacts:
 class Cluster:
     """Hosts and jobs on paper: whatever is allowed runs a second later, where it was planned."""
 
-    def __init__(self, *jobs: JobFacts, count: int = 2) -> None:
-        self.jobs = list(jobs)
+    def __init__(self, *jobs: JobFacts, count: int = 2, settings: SchedulerSettings = SETTINGS) -> None:
+        self.jobs, self.settings = list(jobs), settings
         self.hosts = hosts(count)
         self.pods: dict[str, PodUse] = {}
         self.holding: Holding = {}
@@ -65,9 +65,10 @@ class Cluster:
                 self.ledger.saw(use)
         self.counted = dict(self.pods)
         known = replace(self.known, ledger=self.ledger)
-        taken_up = begin(known, self.holding, self.min_v, SETTINGS, looks=self.looks, kept=self.kept, now=self.now)
-        assert taken_up == begin(self.known, self.holding, self.min_v, SETTINGS, now=self.now), "a look was outdated"
-        decisions = CFS(taken_up.snapshot, self.now, SETTINGS)
+        held = (self.holding, self.min_v, self.settings)
+        taken_up = begin(known, *held, looks=self.looks, kept=self.kept, now=self.now)
+        assert taken_up == begin(self.known, *held, now=self.now), "a look was outdated"
+        decisions = CFS(taken_up.snapshot, self.now, self.settings)
         outcome = conclude(taken_up, decisions, now=self.now)
         self.holding, self.min_v, self.last = outcome.holding, decisions.min_v, decisions
         for change in outcome.carried_out:
@@ -194,6 +195,24 @@ def test_a_job_that_its_owner_suspends_keeps_what_it_attained() -> None:
     cluster.settle()
     assert cluster.size("a") == 4
     assert cluster.allowance("a").standing.attained.now(cluster.now) >= attained
+
+
+def test_who_asks_for_more_has_it_at_once_although_a_window_is_not_over() -> None:
+    cluster = Cluster(a_job("a", most=2), settings=SchedulerSettings(freezing_window=1e6))
+    cluster.settle()
+    cluster.restart()
+    cluster.jobs = [replace(cluster.jobs[0], max=3)]
+    cluster.settle()
+    assert cluster.size("a") == 3
+
+
+def test_a_window_outlives_the_operator() -> None:
+    cluster = Cluster(a_job("a"), count=1, settings=SchedulerSettings(freezing_window=1e6))
+    cluster.settle()
+    cluster.restart()
+    cluster.hosts = hosts(2)  # room for all that it asks for
+    cluster.settle()
+    assert cluster.size("a") == 2
 
 
 def test_another_job_of_the_same_name_is_a_newcomer() -> None:

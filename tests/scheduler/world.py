@@ -134,7 +134,8 @@ class World:
     def carry_out(self, decisions: Decisions) -> None:
         self.min_v = decisions.min_v
         for change in decisions.changes:
-            standing = actuation.carry_out(self.standing[change.key], change, self.now)
+            most = self.jobs[change.key].max
+            standing = actuation.carry_out(self.standing[change.key], change, self.now, asked=most)
             assert standing is not None, f"{change} was decided on something else"
             self.standing[change.key] = standing
             self._move_pods(change)

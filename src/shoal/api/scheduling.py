@@ -26,6 +26,7 @@ class SchedulingStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
     rate: Annotated[str | None, a_text("How much `v` grows in a second.", max_length=72, pattern=DECIMAL)] = None
     settling: Annotated[bool | None, Field("Its last change is not done yet.")] = None
     frozen_until: Annotated[datetime | None, Field("Until then it is not resized without need.")] = None
+    asked: Annotated[int | None, a_count("The most it asked for when that was decided.")] = None
     waiting_since: Annotated[datetime | None, Field("Since when it waits to be admitted.")] = None
     place: Annotated[int | None, a_count("Its place in the queue; 1 is next.", maximum=2**31 - 1)] = None
     code: Annotated[str | None, a_text("Why, in one word.", max_length=64)] = None

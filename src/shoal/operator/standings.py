@@ -24,6 +24,7 @@ def to_status(allowance: Allowance) -> SchedulingStatus:
         rate=repr(float(standing.attained.rate)),
         settling=standing.settling or None,
         frozen_until=moment(standing.frozen_until) if standing.frozen_until else None,
+        asked=standing.asked or None,
         waiting_since=None if standing.waiting_since is None else moment(standing.waiting_since),
         place=allowance.place,
         code=allowance.code or None,
@@ -47,6 +48,7 @@ def of_status(written: SchedulingStatus | None) -> Standing | None:
         waiting_since=None if written.waiting_since is None else seconds(written.waiting_since),
         settling=bool(written.settling),
         frozen_until=0.0 if written.frozen_until is None else seconds(written.frozen_until),
+        asked=written.asked or 0,
     )
 
 

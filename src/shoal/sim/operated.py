@@ -194,7 +194,7 @@ class Operated:
         self.problems += [problem for problem in decisions.problems if problem not in self.problems]
         for change in decisions.changes:
             training = self.jobs[change.key]
-            standing = carry_out(training.standing, change, now)
+            standing = carry_out(training.standing, change, now, asked=training.row.max)
             if standing is None:
                 continue
             training.standing = standing

@@ -146,7 +146,7 @@ class PolicyScheduler:
 
     def _act(self, change: Change, view: View) -> Act | None:
         name = change.key.name
-        standing = carry_out(self._standings[name], change, view.now)
+        standing = carry_out(self._standings[name], change, view.now, asked=self._rows[name].max)
         if standing is None:
             return None
         self._stand(name, self._rows[name], standing)

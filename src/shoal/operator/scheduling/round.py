@@ -293,10 +293,10 @@ def conclude(round: Round, decisions: Decisions, *, now: Seconds) -> Outcome:
 
 
 def _changed(round: Round, before: Allowance, change: Change, now: Seconds) -> Allowance | None:
-    standing = carry_out(before.standing, change, now)
+    facts, view = round.facts[change.key], round.views[change.key]
+    standing = carry_out(before.standing, change, now, asked=facts.max)
     if standing is None:
         return None
-    facts, view = round.facts[change.key], round.views[change.key]
     return Allowance(
         standing=standing,
         servers=_servers(facts, change.target),
