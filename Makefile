@@ -28,11 +28,11 @@ test: $(READY) ## All tests but the slow tier and those that need a cluster (< 1
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not cluster" $(PYTEST_FLAGS)
 
 test-slow: $(READY) ## The slow tier alone
-	@$(BIN)/python -m pytest -m "slow and not cluster" $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest -n 2 -m "slow and not cluster" $(PYTEST_FLAGS)
 
 test-cluster: $(READY) ## The tests on real Kubernetes clusters (wants Go, and root for Pods that run)
 	@if command -v go >/dev/null; then hack/kube/build >/dev/null || true; fi # tests say what they then miss
-	@$(BIN)/python -m pytest -m "$(CLUSTER_TESTS)" $(PYTEST_FLAGS) tests/cluster
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "$(CLUSTER_TESTS)" $(PYTEST_FLAGS) tests/cluster
 
 cluster: $(READY) ## Start a Kubernetes cluster here and leave it running (wants Go, and root for Pods that run)
 	@$(BIN)/python -m hack.kube.harness up $(CLUSTER_FLAGS)

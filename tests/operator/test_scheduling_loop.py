@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.operator.builders import SETTINGS, a_role
 from tests.operator.stage import Stage, a_stage
 
@@ -21,7 +23,7 @@ from shoal.operator.operator import Operator
 from shoal.operator.scheduling.facts import JobFacts
 from shoal.operator.scheduling.ledger import Ledger
 from shoal.operator.scheduling.live import LiveSettings
-from shoal.operator.scheduling.loop import Scheduler
+from shoal.operator.scheduling.loop import Scheduler, rest
 from shoal.operator.scheduling.sources import ElasticJobs
 from shoal.operator.scheduling.telling import A_SECOND
 from shoal.operator.snapshot import Key
@@ -475,3 +477,13 @@ def test_settings_that_make_no_sense_are_refused_whole(data: dict[str, str], why
     assert live().interval == 7.0
     assert live.hear(None) is None
     assert live() == SchedulerSettings()
+
+
+@given(took=st.floats(0.0, 600.0), spacing=st.floats(0.0, 10.0), interval=st.floats(0.1, 60.0))
+def test_a_long_round_is_followed_by_a_long_rest_and_never_by_more_than_an_interval_of_it(
+    took: float, spacing: float, interval: float
+) -> None:
+    found = rest(took, SchedulerSettings(spacing=spacing, interval=interval))
+    assert found >= min(4 * took, interval)
+    assert took + found >= spacing
+    assert found <= max(spacing, interval)

@@ -34,6 +34,8 @@ Wake = Callable[[JobKey, float], None]
 """Told a job that is allowed something else now, and how many seconds the look at it may wait."""
 T = TypeVar("T")
 
+_REST = 4.0
+"""Times as long as the round took."""
 _RETELL_TROUBLE_SECONDS = 300.0
 """A failure that words itself differently each time is told the jobs no more often than this."""
 
@@ -82,6 +84,12 @@ class Trouble:
     def covers(self, kind: str, text: str, now: float) -> bool:
         """Whether this need not be told to those who know of it."""
         return kind == self.kind and (text == self.text or now - self.at < _RETELL_TROUBLE_SECONDS)
+
+
+def rest(took: Seconds, settings: SchedulerSettings) -> Seconds:
+    """How long to wait after a round, whatever happens: rounds that come at every event of a storm would take the cores
+    that are to carry them out."""
+    return max(0.0, settings.spacing - took, min(_REST * took, settings.interval))
 
 
 class Scheduler:
@@ -156,7 +164,7 @@ class Scheduler:
             self._happened.clear()
             began = time.monotonic()
             await self.round()
-            await asyncio.sleep(max(0.0, settings.spacing - (time.monotonic() - began)))
+            await asyncio.sleep(rest(time.monotonic() - began, settings))
 
     async def round(self) -> None:
         """One round. It never fails."""
