@@ -235,7 +235,7 @@ def test_a_quota_that_the_scheduler_knows_trims_a_job_and_nothing_is_refused(job
     quota = f"/api/v1/namespaces/{jobs.namespace}/resourcequotas"
     jobs.cluster.api.create(quota, {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
     jobs.wait(quota, lambda items: items[0].get("status", {}).get("hard"), "the quota counts")
-    jobs.make("mnist", worker={"replicas": 3})
+    jobs.make("mnist", worker={"replicas": 3}, freezingWindow="1s")
     jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
     job = jobs.wait_for("mnist", "Admitted", "True", "Trimmed")
     assert condition(job, "Degraded")["status"] == "False"
