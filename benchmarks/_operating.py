@@ -7,7 +7,7 @@ there before anything is measured.
 What:
 
 - *Pods per second*: one manual ScalePlan for 10 workers is created per job; from the first worker Pod that a watch
-  shows to the last. The peer makes the same Pods (copies of one of the operator's, at most 2,000) with the same client
+  shows to the last. The peer makes as many (copies of one of the operator's, at most 10,000) with the same client
   and as many calls at once, and does nothing else; half of them before, half of them after the operator's turn.
 - *API calls per Pod*, the operator's CPU time and memory in that phase. Leases aside.
 - *Spec change to Pod*: settled jobs are scaled up by one, one after the other: from the answer to that call until a
@@ -42,8 +42,8 @@ WORKERS = 10
 AT_ONCE = 32
 """Calls under way at once: the operator's default, and ours."""
 PODS_PER_HOST = 500
-MOST_RAW = 2000
-"""Pods that the peer makes: enough for a rate."""
+MOST_RAW = 10_000
+"""Pods that the peer makes: as many, for hosts and scheduler are behind for as long, and take their part of the machine."""
 ANY_POD: Kind[dict[str, Any]] = Kind(
     group=PODS.group, version=PODS.version, kind=PODS.kind, plural=PODS.plural, type=dict
 )

@@ -73,7 +73,12 @@ class Stage:
 
     @asynccontextmanager
     async def operator(
-        self, *, crash_after: int | None = None, ensure: Any = None, **instead: Any
+        self,
+        *,
+        crash_after: int | None = None,
+        ensure: Any = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        **instead: Any,
     ) -> AsyncIterator[Crashing]:
         """`instead`: what stands between the operator and calls of its cluster, by their names."""
         async with Client(self.server.access()) as client:
@@ -86,7 +91,7 @@ class Stage:
                 crashing,  # type: ignore[arg-type]
                 self.settings,
                 metrics=OperatorMetrics(),
-                clock=lambda: datetime.now(UTC),
+                clock=clock,
             )
             queue: WorkQueue[Key] = WorkQueue()
             cluster.on_wake(lambda namespace, name, after: queue.add_after(Key(namespace, name), after))

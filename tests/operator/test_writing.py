@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.pods import PodPhase
-from shoal.operator.writing import differs, tells_of_starts_only
+from shoal.operator.writing import counts_starts_only, differs, tells_of_starts_only
 
 STARTS = (PodPhase.PENDING, PodPhase.RUNNING)
 Pods = dict[str, str]
@@ -40,3 +40,21 @@ def test_the_order_in_which_the_server_keeps_conditions_is_no_difference(pods: P
     there = a_status(pods)
     rng.shuffle(there["conditions"])
     assert not differs(a_status(pods), there)
+
+
+def a_jobs_status(running: int, uids: int, *, ready: str = "False", state: str = "live") -> dict[str, Any]:
+    members = [{"name": f"m-{n}", "state": state, **({"uid": f"u-{n}"} if n < uids else {})} for n in range(4)]
+    ready_ = {"type": "Ready", "status": ready, "reason": "MembersMissing", "message": f"{running} of 4 members run"}
+    roles = [{"role": "worker", "asked": 4, "pending": 4 - running, "running": running}]
+    return {"conditions": [ready_], "roles": roles, "members": members, "replicas": uids}
+
+
+@given(*(st.integers(0, 4) for _ in range(4)))
+def test_how_many_run_can_wait_and_whatever_else_a_job_says_cannot(a: int, b: int, c: int, d: int) -> None:
+    there = a_jobs_status(a, b)
+    assert counts_starts_only(a_jobs_status(c, d), there)
+    assert counts_starts_only(a_jobs_status(c, d), {**there, "training": {"phase": "running"}})
+    assert not counts_starts_only(a_jobs_status(c, d, ready="True"), there)
+    assert not counts_starts_only(a_jobs_status(c, d, state="failed"), there)
+    assert not counts_starts_only({**a_jobs_status(c, d), "grant": {"generation": 2}}, there)
+    assert not counts_starts_only(a_jobs_status(c, d), None)

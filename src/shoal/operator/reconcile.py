@@ -22,13 +22,14 @@ from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.allowances import Allowance, Allowances
 from shoal.operator.masters import master_name
+from shoal.operator.pacing import Pace
 from shoal.operator.plan import JobPlan, Resize, plan_job
 from shoal.operator.ports import Cluster, Json
 from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
-from shoal.operator.writing import differs, tells_of_starts_only, write_job, write_plan
+from shoal.operator.writing import counts_starts_only, differs, tells_of_starts_only, write_job, write_plan
 from shoal.scheduler.rows import JobKey, Kind
 
 log = logging.getLogger("shoal.operator")
@@ -91,6 +92,7 @@ class Reconciler:
         self._plans_of: dict[str, list[str]] = {}
         self._resized: dict[str, dict[str, Resize]] = {}
         """Of each job's Pods, by their uids, what was asked for them last: once, whatever becomes of it."""
+        self._pace = Pace()
         self._creating = asyncio.Semaphore(settings.parallel_writes)
 
     async def reconcile(self, key: Key) -> timedelta | None:
@@ -113,7 +115,7 @@ class Reconciler:
         plans = self._cluster.plans(job.key.namespace, job.name)
         before = self._troubles(job)
         plan, seen = await self._plan(job, plans, before)
-        await self._record(there, job, plan)
+        untold = await self._record(there, job, plan)
         made = await self._act(job, plan)
         await self._resize(there, job, plan)
         again = await self._answer(job, plan, seen, made=made)
@@ -121,7 +123,7 @@ class Reconciler:
         if self._troubles(job) != before:
             return timedelta(0)  # something is refused, or no longer: say so
         retries = [max(held.retry_at - now, timedelta(0)) for held in self._held.get(job.uid, {}).values()]
-        looks = [each for each in (again, _until(plan.recheck_at, now), *retries) if each is not None]
+        looks = [each for each in (untold, again, _until(plan.recheck_at, now), *retries) if each is not None]
         return min(looks, default=None)
 
     async def _plan(
@@ -157,15 +159,24 @@ class Reconciler:
         key = JobKey(job.key.namespace, job.key.name, Kind.ELASTIC_JOB)
         return None if self._allowances is None else self._allowances.of(key, job.uid)
 
-    async def _record(self, there: Json, job: JobSeen, plan: JobPlan) -> None:
-        """Write what was decided: the job's version is the fence."""
+    async def _record(self, there: Json, job: JobSeen, plan: JobPlan) -> timedelta | None:
+        """Write what was decided: the job's version is the fence. Returns when to write news that can wait."""
         if plan.status == job.status:
-            return
-        status = write_job(job, plan.status)
-        if differs(status, there.get("status"), without="training"):
-            await self._cluster.write_status(there, status)
-            for notice in plan.notices:
-                self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+            return None
+        status, written = write_job(job, plan.status), there.get("status")
+        if not differs(status, written, without="training"):
+            return None
+        if (left := self._pace.left(job.uid, self._clock())) is not None and counts_starts_only(status, written):
+            return left
+        await self._write_status(there, job.uid, status)
+        for notice in plan.notices:
+            self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+        return None
+
+    async def _write_status(self, there: Json, uid: str, status: Json) -> None:
+        began = self._clock()
+        await self._cluster.write_status(there, status)
+        self._pace.wrote(uid, began, self._clock())
 
     async def _answer(
         self, job: JobSeen, plan: JobPlan, seen: dict[str, tuple[Json, PlanSeen]], *, made: bool
@@ -174,26 +185,32 @@ class Reconciler:
         and a plan whose status cannot be written holds up nobody. Returns when to write it again.
 
         `made`: Pods were made just now. They will be heard of, and the master told of them then, all at once."""
-        again = None
+        again: list[timedelta | None] = []
         for ask, verdict in plan.plan_statuses.items():
             try:
-                await self._write_plan(*seen[ask], verdict, later=made)
+                again.append(await self._write_plan(*seen[ask], verdict, later=made))
             except Outdated:
-                again = _SOON
+                again.append(_SOON)
             except Denied as exc:
                 log.warning("%s: the status of %s was refused: %s", job.key, ask, exc)
-                again = again or _AFTER_REFUSAL
-        return again
+                again.append(_AFTER_REFUSAL)
+        return min((each for each in again if each is not None), default=None)
 
-    async def _write_plan(self, raw: Json, plan: PlanSeen, verdict: PlanStatus, *, later: bool = False) -> None:
-        """`later`: Pods that start need not be told of now."""
+    async def _write_plan(
+        self, raw: Json, plan: PlanSeen, verdict: PlanStatus, *, later: bool = False
+    ) -> timedelta | None:
+        """`later`: Pods that start need not be told of now. Returns when to write news that can wait."""
         if self._said.get(plan.uid) == (plan.version, verdict):
-            return
+            return None
         status = write_plan(plan, verdict)
         if not differs(status, raw.get("status")):
             self._said[plan.uid] = (plan.version, verdict)
-        elif not (later and tells_of_starts_only(status, raw.get("status"))):
-            await self._cluster.write_status(raw, status)
+            return None
+        left = self._pace.left(plan.uid, self._clock())
+        if (later or left is not None) and tells_of_starts_only(status, raw.get("status")):
+            return left
+        await self._write_status(raw, plan.uid, status)
+        return None
 
     async def _act(self, job: JobSeen, plan: JobPlan) -> bool:
         """Do what was decided. What the server refuses is held back until its next try. Returns whether members' Pods
@@ -311,8 +328,10 @@ class Reconciler:
             self._ensured.pop(uid, None)
             self._made.pop(uid, None)
             self._resized.pop(uid, None)
+            self._pace.forget(uid)
             for plan in self._plans_of.pop(uid, ()):
                 self._said.pop(plan, None)
+                self._pace.forget(plan)
             self._reader.forget(uid)
 
 

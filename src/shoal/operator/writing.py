@@ -4,7 +4,7 @@ What is written is compared with what is there in this form, so that nothing is 
 that are maps by key in an order of its own; `canonical` makes two such lists comparable.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanKind, Pla
 
 Json = dict[str, Any]
 _ON_ITS_WAY = (PodPhase.PENDING, PodPhase.RUNNING)
+_COUNTS_STARTS = {"conditions": ("message",), "roles": ("pending", "running"), "members": ("uid",)}
+"""What of a status changes with every Pod that starts. A condition that turns has another status or reason."""
 _KEYS = ("name", "role", "ask", "type", "what", "entry", "rank", "plan", "generation")
 
 
@@ -113,6 +115,24 @@ def _without_starts(status: Mapping[str, Any]) -> Json:
     pods = status.get("pods")
     ended = [pod for pod in pods if pod.get("phase") not in _ON_ITS_WAY] if isinstance(pods, list) else []
     return {**status, "pods": ended}
+
+
+def counts_starts_only(written: Json, there: Any) -> bool:
+    """Whether all that a job's status would say anew is how many of its Pods have started, and which."""
+    there = there if isinstance(there, Mapping) else {}
+    return not differs(_without_counts(written), _without_counts(there), without="training")
+
+
+def _without_counts(status: Mapping[str, Any]) -> Json:
+    lists = {
+        key: [_less(entry, left_out) for entry in status.get(key) or () if isinstance(entry, Mapping)]
+        for key, left_out in _COUNTS_STARTS.items()
+    }
+    return {**_less(status, ("replicas",)), **lists}
+
+
+def _less(entry: Mapping[str, Any], left_out: Iterable[str]) -> Json:
+    return {key: value for key, value in entry.items() if key not in left_out}
 
 
 def _json(status: msgspec.Struct) -> Json:

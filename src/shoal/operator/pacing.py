@@ -1,0 +1,31 @@
+"""How often it is told how many of a job's Pods have started.
+
+Nothing depends on this news, and there is much of it: a job of ten members has up to ten pieces, and a thousand jobs
+that start at once would spend as many calls on it as on the Pods. So the next piece waits for as long as the last one
+cost the server, many times over: on one that answers in a few milliseconds nobody notices, and one that is busy is left
+alone. Whatever was decided, has failed or is complete is no such news, and is written at once.
+"""
+
+from datetime import datetime, timedelta
+
+_REST = 20
+"""Times as long as the write took."""
+_LONGEST = timedelta(seconds=15)
+_NONE = timedelta(0)
+
+
+class Pace:
+    def __init__(self) -> None:
+        self._due: dict[str, datetime] = {}
+
+    def wrote(self, uid: str, began: datetime, ended: datetime) -> None:
+        """Something was written to this object."""
+        self._due[uid] = ended + min(_REST * max(ended - began, _NONE), _LONGEST)
+
+    def left(self, uid: str, now: datetime) -> timedelta | None:
+        """How long news of this object has to wait; None: it may be written."""
+        left = self._due.get(uid, now) - now
+        return min(left, _LONGEST) if left > _NONE else None
+
+    def forget(self, uid: str) -> None:
+        self._due.pop(uid, None)

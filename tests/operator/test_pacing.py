@@ -1,0 +1,81 @@
+"""News of Pods that start waits for a server that is slow; nothing else does."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.builders import a_role
+from tests.operator.stage import Stage, a_stage
+
+from shoal.operator.pacing import Pace
+from shoal.operator.snapshot import Key
+from shoal.platforms.kubernetes.client import Merge
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
+from shoal.platforms.kubernetes.objects import PODS
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MNIST = Key("default", "mnist")
+SECONDS = st.floats(-1e4, 1e4).map(lambda each: timedelta(seconds=each))
+
+
+@given(took=SECONDS, later=SECONDS)
+def test_nobody_waits_longer_than_many_times_what_the_last_write_took_nor_than_a_quarter_of_a_minute(
+    took: timedelta, later: timedelta
+) -> None:
+    """Clocks may jump."""
+    pace = Pace()
+    pace.wrote("a", NOW, NOW + took)
+    left = pace.left("a", NOW + took + later)
+    assert left is None or timedelta(0) < left <= timedelta(seconds=15)
+    if later >= min(20 * max(took, timedelta(0)), timedelta(seconds=15)):
+        assert left is None
+    assert pace.left("another", NOW) is None
+
+
+class SlowServer:
+    """Every status that is written takes a second of a clock that stands still otherwise."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    async def write_status(self, write: Callable[..., Any], *args: Any) -> Any:
+        self.now += timedelta(seconds=1)
+        return await write(*args)
+
+
+async def _run(stage: Stage, name: str) -> None:
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await stage.client.patch(PODS, name, Merge({"status": status}), namespace="default", subresource="status")
+
+
+def _running(stage: Stage) -> int:
+    roles = stage.job()["status"].get("roles") or ()
+    return next((each.get("running") or 0 for each in roles if each["role"] == "worker"), 0)
+
+
+async def test_a_slow_server_is_told_of_the_first_start_and_of_the_last_and_in_between_now_and_then() -> None:
+    slow = SlowServer()
+    async with a_stage() as stage:
+        stage.runs = False
+        async with stage.operator(clock=lambda: slow.now, write_status=slow.write_status) as operator:
+            look = operator.reconciler.reconcile  # type: ignore[attr-defined]
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=3)})
+            await stage.until(lambda: len(stage.pods()) == 4, "its Pods are there")
+
+            await _run(stage, "mnist-worker-0")
+            await stage.until(lambda: _running(stage) == 1, "the first is told of at once: Ready says something else")
+
+            await _run(stage, "mnist-worker-1")
+            left = None
+            while left is None:
+                left = await look(MNIST)
+            assert _running(stage) == 1
+            slow.now += left
+            await look(MNIST)
+            assert _running(stage) == 2
+
+            await _run(stage, "mnist-worker-2")
+            await stage.until(lambda: stage.condition("Ready")[0] == "True", "the last is told of at once")
+            assert _running(stage) == 3
