@@ -43,7 +43,7 @@ AT_ONCE = 32
 """Calls under way at once: the operator's default, and ours."""
 PODS_PER_HOST = 500
 MOST_RAW = 10_000
-"""Pods that the peer makes: as many, for hosts and scheduler are behind for as long, and take their part of the machine."""
+"""Pods that the peer makes: as many, for then scheduler and hosts take their part of the machine for as long."""
 ANY_POD: Kind[dict[str, Any]] = Kind(
     group=PODS.group, version=PODS.version, kind=PODS.kind, plural=PODS.plural, type=dict
 )
