@@ -24,7 +24,7 @@ from shoal.api.quantities import cores
 from shoal.api.resources import Resource
 from shoal.core.pods import Trouble
 from shoal.operator.memory import MemberState
-from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, RoleAsk, Training
+from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, PlanSeen, RoleAsk, Training
 from shoal.operator.writing import write_job, write_plan
 
 RUNS = Training(phase="running")
@@ -204,12 +204,13 @@ def test_a_change_of_mode_voids_the_asks_before_it() -> None:
     assert len(world.live(W)) == 4
 
 
-def test_more_than_the_most_is_trimmed_and_said_on_the_plan() -> None:
+@pytest.mark.parametrize("plan", [a_plan("a", worker=9), an_auto_plan(worker=9)], ids=["a-users", "the-masters"])
+def test_more_than_the_most_is_trimmed_and_said_on_the_plan(plan: PlanSeen) -> None:
     world = World(a_job(worker=a_role(max=3)))
-    world.put(a_plan("a", worker=9))
+    world.put(plan)
     world.settle()
     assert len(world.live(W)) == 3
-    trim = world.plans["ScalePlan/a"].status.trims[0]
+    trim = world.plans[plan.ask].status.trims[0]
     assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "9", "3")
     assert "at most 3" in trim.reason
 

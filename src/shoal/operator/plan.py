@@ -17,7 +17,7 @@ from shoal.core.pods import PodSeen
 from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
 from shoal.operator.crew import Crew
 from shoal.operator.ending import Ending, decide_end, plan_cleanup
-from shoal.operator.grants import Limit, decide_grant
+from shoal.operator.grants import UNLIMITED, Limit, decide_grant
 from shoal.operator.masters import look_at_master, master_name, plan_master
 from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
 from shoal.operator.memory import Member, MemberState, Memory
@@ -210,7 +210,7 @@ class _Decision:
         dues.append(self._missed_from(looks))
         return JobPlan(
             status=status,
-            plan_statuses=self._verdicts(asks, status, refusals),
+            plan_statuses=self._verdicts(asks, status, refusals, moving.surge),
             ensure=ensure,
             check=check,
             form=form,
@@ -358,13 +358,18 @@ class _Decision:
         more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
         return f"{waiting[0].name}{more}: keeps what it has until its host can change it: {waiting[0].resize_waits}"
 
-    def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
+    def _verdicts(
+        self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal], surge: Mapping[Role, int]
+    ) -> dict[str, PlanStatus]:
+        counts = status.memory.grant.counts
         return {
             plan.ask: judge(
                 plan,
                 asks,
                 status.memory,
                 status.counts,
+                granted={role: count - surge.get(role, 0) for role, count in counts.items()},
+                limit=UNLIMITED if self.spec.suspend else self.limit,
                 refusals=refusals if plan.auto else (),
                 remark=self._remark(plan, asks),
                 pods=report(self.crew.members, self.crew.pods) if plan.auto else (),
