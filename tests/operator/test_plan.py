@@ -860,11 +860,7 @@ def test_a_pod_with_an_id_that_nobody_gave_out_is_no_member() -> None:
 
 def test_a_resumed_job_has_the_memory_that_it_was_given_before() -> None:
     world = a_world(2, answers=True)
-    world.end("mnist-worker-1", 137, oom_killed=True)
-    world.step()
-    order = an_order(W, 2, replaces=1, resource=Resource(memory=9000))
-    world.put(an_auto_plan(create=(order,)))
-    world.settle()
+    an_oom(world)
     suspend(world, True)
     for _ in range(4):
         world.settle()
@@ -872,8 +868,49 @@ def test_a_resumed_job_has_the_memory_that_it_was_given_before() -> None:
     assert not world.job.memory.members
     suspend(world, False)
     world.settle()
-    assert sorted((m.rank, m.resource.memory) for m in world.job.memory.of(W)) == [(0, None), (1, 9000)]
+    assert memory_by_rank(world) == {0: None, 1: 9000}
     assert not world.job.memory.seats
+
+
+def an_oom(world: World) -> None:
+    """The worker at rank 1 of two runs out of memory, and its replacement, number 2, gets 9,000 MiB."""
+    world.end("mnist-worker-1", 137, oom_killed=True)
+    world.step()
+    world.put(an_auto_plan(create=(an_order(W, 2, replaces=1, resource=Resource(memory=9000)),)))
+    world.settle()
+
+
+def memory_by_rank(world: World) -> dict[int, int | None]:
+    return {member.rank: member.resource.memory for member in world.job.memory.of(W)}
+
+
+def test_a_job_that_is_scaled_down_and_up_has_the_memory_that_it_was_given_before() -> None:
+    world = a_world(2, answers=True)
+    an_oom(world)
+    world.put(an_auto_plan(remove=("mnist-worker-2",)))
+    rescale(world, 1)
+    world.settle()
+    assert memory_by_rank(world) == {0: None}
+    world.put(an_auto_plan())
+    world.settle()
+    rescale(world, 3)
+    world.settle()
+    assert memory_by_rank(world) == {0: None, 1: 9000, 2: None}
+    assert world.pods["mnist-worker-3"].resource.memory == 9000
+    assert not world.job.memory.seats
+
+
+def test_a_place_gets_what_its_role_has_by_now_where_that_is_more() -> None:
+    world = a_world(2, answers=True)
+    an_oom(world)
+    suspend(world, True)
+    for _ in range(4):
+        world.settle()
+        world.passes(200)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=16_000))}))
+    suspend(world, False)
+    world.settle()
+    assert {pod.resource.memory for pod in world.live(W)} == {16_000}
 
 
 def test_a_job_has_no_more_members_than_its_status_has_room_for() -> None:

@@ -303,7 +303,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_o
 
 
 class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What the member at a rank had beyond its role's when the job was suspended."""
+    """What the member at a rank had beyond its role's when it left: the next one there gets it."""
 
     role: Annotated[str, Field("The role.", enum=tuple(Role), required=True)]
     rank: Annotated[int, a_count("The place.", required=True)]
@@ -362,7 +362,7 @@ class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
     ] = None
     seats: Annotated[
         list[Seat] | None,
-        Field("What places of a suspended job get back.", max_items=MAX_REPLICAS),
+        Field("What places get back that nobody takes now.", max_items=MAX_REPLICAS),
     ] = None
     master: Annotated[MasterRecord | None, Field("What the operator remembers of the masters.")] = None
     prepared: Annotated[str | None, a_text("Which form of the job's fixed objects exists.", max_length=32)] = None

@@ -171,7 +171,7 @@ class _Decision:
         )
         orders = [order for plan in plans if plan.ask in asks.winning for order in plan.create]
         resting = "the job is suspended" if self.spec.suspend else self.limit.reason if self.waits else ""
-        fit(crew, grant, looks, self.settings, orders=orders, seats=before.seats, resting=resting)
+        fit(crew, grant, looks, self.settings, orders=orders, seats=_returning(before.seats, asks), resting=resting)
         over = not crew.members and (self.spec.suspend or not self._may_have_master())
         master = plan_master(
             record,
@@ -194,7 +194,7 @@ class _Decision:
             moves=moving.moves,
             master=master.record,
             accepted=asks.accepted,
-            seats=_seats(before) if self.rests else {},
+            seats=_left(before, crew),
             start_time=None if self.rests else started or (now if crew.members else None),
         )
         status = self._status(memory, asks, looks)
@@ -413,10 +413,22 @@ class _Decision:
         return max(last, looks.silent_since) + self.settings.times.silence
 
 
-def _seats(before: Memory) -> dict[tuple[Role, int], Resource]:
-    """What places have beyond their role's: kept while the job is suspended and has no members to remember it."""
+def _left(before: Memory, crew: Crew) -> dict[tuple[Role, int], Resource]:
+    """What places have beyond their role's that nobody takes now: whoever takes one next gets it."""
     given = (member for member in sorted(before.members, key=lambda member: member.id) if member.has_seat)
-    return {**before.seats, **{(each.role, each.rank): each.resource for each in given if not each.resource.is_silent}}
+    known = {**before.seats, **{(each.role, each.rank): each.resource for each in given}}
+    taken = {(member.role, member.rank) for role in ROLES for member in crew.seats(role)}
+    return {seat: resource for seat, resource in known.items() if seat not in taken and not resource.is_silent}
+
+
+def _returning(seats: Mapping[tuple[Role, int], Resource], asks: Asks) -> dict[tuple[Role, int], Resource]:
+    """What places get back. Memory is kept because there was too little once: not when the role has more by now."""
+    found = {}
+    for (role, rank), kept in seats.items():
+        now = asks.roles[role].resource.memory
+        less = kept.memory is not None and now is not None and kept.memory <= now
+        found[role, rank] = replace(kept, memory=None) if less else kept
+    return found
 
 
 def _kept(crew: Crew, moving: Moving) -> dict[Role, int]:
