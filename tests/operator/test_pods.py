@@ -87,6 +87,8 @@ def test_a_pod_says_whose_it_is_and_which_place_it_takes() -> None:
     assert labels["elastic.iml.github.io/job-uid"] == "job-uid"
     assert labels["elastic.iml.github.io/role"] == "worker"
     assert labels["elastic.iml.github.io/rank-hint"] == "1"
+    assert labels["elastic.iml.github.io/generation"] == "1"
+    assert labels["elastic.iml.github.io/incarnation"] == "3"
 
 
 def test_the_agent_is_told_who_it_is_and_where_its_master_is() -> None:

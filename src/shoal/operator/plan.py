@@ -15,6 +15,7 @@ from shoal.api.jobspec import JobSpec
 from shoal.api.resources import Resource
 from shoal.core.pods import PodSeen
 from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
+from shoal.operator.counting import Resized, resize_of, settled_counts
 from shoal.operator.crew import Crew
 from shoal.operator.ending import Ending, decide_end, plan_cleanup
 from shoal.operator.grants import UNLIMITED, Limit, decide_grant
@@ -76,6 +77,9 @@ class JobPlan:
     resize: tuple[Resize, ...] = ()
     delete_job: bool = False
     notices: tuple[Notice, ...] = ()
+    resized: Resized | None = None
+    """What became of the job's size, and the classes of `lost` members: counted when they are recorded."""
+    lost: tuple[str, ...] = ()
     recheck_at: datetime | None = None
     """When time alone will have changed something; None: only events can."""
 
@@ -210,7 +214,7 @@ class _Decision:
         dues.append(self._missed_from(looks))
         return JobPlan(
             status=status,
-            plan_statuses=self._verdicts(asks, status, refusals, moving.surge),
+            plan_statuses=self._verdicts(asks, status, refusals),
             ensure=ensure,
             check=check,
             form=form,
@@ -218,6 +222,14 @@ class _Decision:
             delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in (*crew.to_delete(), *master.delete)),
             resize=self._resizes(asks) if self.snapshot.can_resize else (),
             notices=self._notices(status),
+            resized=resize_of(
+                before,
+                memory,
+                asks,
+                auto=auto.ask if auto else None,
+                suspends=self.spec.suspend is not self._was_suspended(),
+            ),
+            lost=tuple(crew.lost),
             recheck_at=now if more else min((due for due in dues if due is not None and due > now), default=None),
         )
 
@@ -228,6 +240,10 @@ class _Decision:
         if self.limit.allowance is None:
             return self.before.master.term > 0 and not self.before.master.stopped
         return self.limit.allowance.starts_master or self.limit.allowance.is_admitted
+
+    def _was_suspended(self) -> bool:
+        admitted = self.job.status.conditions.get(JobCondition.ADMITTED)
+        return admitted is not None and admitted.reason == "Suspended"
 
     def _most_moves(self) -> int | None:
         """Replacements that may start beside those they replace: what they have meanwhile nobody has granted them."""
@@ -247,7 +263,7 @@ class _Decision:
         status = _summed(replace(self.job.status, memory=memory, conditions=told), self.snapshot, self.job)
         status = replace(status, decision=ending.message, decided_at=self.now)
         notice = Notice(reason=ending.reason, note=ending.message, warning=not ending.success)
-        return JobPlan(status=status, notices=(notice,), recheck_at=self.now)
+        return JobPlan(status=status, notices=(notice,), lost=tuple(crew.lost), recheck_at=self.now)
 
     def _status(self, memory: Memory, asks: Asks, looks: MasterLooks) -> JobStatus:
         said = say(
@@ -358,17 +374,14 @@ class _Decision:
         more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
         return f"{waiting[0].name}{more}: keeps what it has until its host can change it: {waiting[0].resize_waits}"
 
-    def _verdicts(
-        self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal], surge: Mapping[Role, int]
-    ) -> dict[str, PlanStatus]:
-        counts = status.memory.grant.counts
+    def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
         return {
             plan.ask: judge(
                 plan,
                 asks,
                 status.memory,
                 status.counts,
-                granted={role: count - surge.get(role, 0) for role, count in counts.items()},
+                granted=settled_counts(status.memory),
                 limit=UNLIMITED if self.spec.suspend else self.limit,
                 refusals=refusals if plan.auto else (),
                 remark=self._remark(plan, asks),

@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds
-from shoal.api.labels import MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
+from shoal.api.labels import GENERATION, INCARNATION, MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
 from shoal.api.quantities import format_cores, format_mebibytes, mebibytes, parse_quantity
 from shoal.api.resources import Resource, of_template
 from shoal.core.errors import BadInput
@@ -85,6 +85,8 @@ def _member_pod(
                 **labels(job, member.role),
                 ROLE: str(member.role),
                 RANK_HINT: str(member.rank),
+                GENERATION: str(job.generation),
+                INCARNATION: str(member.id),
             },
             "annotations": dict(written.get("annotations") or {}),
             "ownerReferences": [owner(job)],
@@ -310,7 +312,9 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     }
     if settings.pod_scaler:
         said |= {"SHOAL_SCALER": POD_SCALER, "SHOAL_POD_SETTINGS": pod_settings(settings)}
-    scaler = {SCALER: POD_SCALER} if settings.pod_scaler else {}
+    more = {ROLE: MASTER, TERM: str(term), GENERATION: str(job.generation), INCARNATION: str(term)}
+    if settings.pod_scaler:
+        more[SCALER] = POD_SCALER
     env: list[Manifest] = [{"name": name, "value": value} for name, value in said.items()]
     secrets = settings.image_pull_secrets
     env.append({"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
@@ -340,7 +344,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": metadata(job, master_name(job.name, term), MASTER, **{ROLE: MASTER, TERM: str(term)}, **scaler),
+        "metadata": metadata(job, master_name(job.name, term), MASTER, **more),
         "spec": {
             "restartPolicy": "Never",
             "serviceAccountName": service_name(job.name),

@@ -72,12 +72,15 @@ class Reconciler:
         clock: Callable[[], datetime],
         reader: Reader | None = None,
         allowances: Allowances | None = None,
+        recorded: Callable[[JobPlan], None] | None = None,
     ) -> None:
-        """`allowances`: where the scheduler's are found; None: there is no scheduler."""
+        """`allowances`: where the scheduler's are found; None: there is no scheduler. `recorded`: who counts decisions
+        that were written down."""
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
         self._allowances = allowances
+        self._recorded = recorded
         self._reader = reader or Reader(settings.defaults)
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
@@ -164,6 +167,8 @@ class Reconciler:
         status = write_job(job, plan.status)
         if differs(status, there.get("status"), without="training"):
             await self._cluster.write_status(there, status)
+            if self._recorded is not None:
+                self._recorded(plan)
             for notice in plan.notices:
                 self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
 
