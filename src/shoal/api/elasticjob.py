@@ -184,7 +184,13 @@ class ElasticJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     ] = None
     node_unit: Annotated[int | None, a_count("Worker counts are multiples of it.", minimum=1)] = None
     global_batch: Annotated[
-        int | None, a_count("Micro-batches per step, whatever the number of workers.", minimum=1, maximum=2**31 - 1)
+        int | None,
+        a_count(
+            "Micro-batches per step, whatever the number of workers, where the script's `State` does not say. Default: "
+            "`worker.max` times the processes of each.",
+            minimum=1,
+            maximum=2**31 - 1,
+        ),
     ] = None
     checkpoint: Annotated[Checkpoint | None, Field("Checkpoints on storage.")] = None
     ttl_seconds_after_finished: Annotated[

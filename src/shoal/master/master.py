@@ -328,7 +328,7 @@ class Master:
             node=answer.node,
             incarnation=min(answer.incarnation, hello.incarnation) if hello.node else answer.incarnation,
             sdk=self._job.sdk,
-            max_workers=max(spec.max_nodes, self._job.target) * spec.nproc,
+            max_workers=spec.micro_batches,
             heartbeat_seconds=settings.heartbeat.total_seconds(),
             max_restarts=spec.max_restarts,
             command=spec.command,
