@@ -8,6 +8,7 @@ import pytest
 from tests.operator.builders import (
     KEY,
     NOW,
+    SETTINGS,
     a_job,
     a_move,
     a_plan,
@@ -1019,6 +1020,49 @@ def test_where_the_server_cannot_only_new_members_get_it_and_the_plan_says_so() 
     said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
     assert "2 running members keep what they have" in said
     assert "cannot resize" in said
+
+
+@pytest.mark.parametrize("kind", list(PlanKind))
+@pytest.mark.parametrize("can_resize", [True, False])
+def test_another_number_of_devices_comes_with_replacements_the_new_ones_first(kind: PlanKind, can_resize: bool) -> None:
+    world = a_world(2)
+    world.can_resize = can_resize
+    before = len(world.log)
+    plan = a_plan("more", kind=kind, roles={W: RoleAsk(resource=Resource(gpu_num=2))})
+    world.put(plan)
+    world.settle()
+    assert [(pod.id, pod.resource.gpu_num) for pod in world.live(W)] == [(2, 2), (3, 2)]
+    done = [line for line in world.log[before:] if "worker" in line]
+    for old, new in ((0, 2), (1, 3)):
+        assert done.index(f"run mnist-worker-{new}") < done.index(f"delete mnist-worker-{old}")
+    status = world.plans[plan.ask].status
+    assert (status.conditions["Completed"].status, status.conditions["Admitted"].message) == ("True", "")
+    world.put(replace(plan, generation=2, roles={W: RoleAsk(resource=Resource(gpu_num=2, cpu=1.0))}))
+    world.settle()
+    assert [pod.id for pod in world.live(W)] == [2, 3]
+
+
+def test_a_replacement_with_other_devices_that_fails_is_not_tried_for_ever() -> None:
+    world = a_world(1)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
+    world.step()
+    world.end("mnist-worker-1", 1)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("False", "MigrationFailed")
+
+
+def test_devices_of_which_a_pod_does_not_tell_move_nobody() -> None:
+    world = World(a_job(worker=a_role(replicas=1)), replace(SETTINGS, gpu_resource="example.com/device"))
+    world.settle()
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+
+
+def condition_of(world: World, ask: str, kind: str) -> tuple[str, str]:
+    found = world.plans[ask].status.conditions[kind]
+    return found.status, found.reason
 
 
 def test_what_nobody_asked_for_is_not_changed_back() -> None:

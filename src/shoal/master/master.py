@@ -302,7 +302,8 @@ class Master:
         spec = self._job.spec
         if hello.job != spec.name:
             return Refuse(reason=f"this is the master of job {spec.name}, not of {hello.job}")
-        if hello.slots != spec.nproc:
+        # Where the platform makes the nodes each has the processes that go with its devices, and those may change.
+        if hello.slots != spec.nproc and not spec.platform_grows:
             return Refuse(reason=f"job {spec.name} has {spec.nproc} processes per node, this node {hello.slots}")
         if not await self.outranks(hello.term, hello.node or hello.host):
             return None

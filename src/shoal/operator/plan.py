@@ -12,7 +12,7 @@ from datetime import datetime
 from shoal.api.elasticjob import JobCondition, Role
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec
-from shoal.api.resources import Resource
+from shoal.api.resources import GPU_NAMES, Resource
 from shoal.core.pods import PodSeen
 from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
 from shoal.operator.counting import Resized, resize_of, settled_counts
@@ -27,7 +27,16 @@ from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
 from shoal.operator.placing import prefer
 from shoal.operator.pods import NoPod, master_pod, member_pod, resized
 from shoal.operator.settings import OperatorSettings
-from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanSeen, PlanStatus, RoleCounts, Snapshot
+from shoal.operator.snapshot import (
+    Condition,
+    JobSeen,
+    JobStatus,
+    MoveOrder,
+    PlanSeen,
+    PlanStatus,
+    RoleCounts,
+    Snapshot,
+)
 from shoal.operator.standings import to_status
 from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
 from shoal.operator.verdicts import judge, judge_over, report
@@ -160,7 +169,7 @@ class _Decision:
         )
         if ending is not None:
             return self._end(ending)
-        moving = advance(crew, before.moves, plans, suspended=self.rests, most=self._most_moves())
+        moving = advance(crew, before.moves, self._moving(plans, asks), suspended=self.rests, most=self._most_moves())
         grant = decide_grant(
             before.grant,
             asks,
@@ -345,6 +354,23 @@ class _Decision:
                 found.append((pod, target))
         return found
 
+    def _moving(self, plans: Sequence[PlanSeen], asks: Asks) -> list[PlanSeen]:
+        """The plans, each with moves for the running members to which it gives another number of devices: that is the
+        one thing that no server changes in a running Pod."""
+        return [replace(plan, migrate=(*plan.migrate, *self._with_other_devices(plan, asks))) for plan in plans]
+
+    def _with_other_devices(self, plan: PlanSeen, asks: Asks) -> list[MoveOrder]:
+        if self.settings.gpu_resource not in GPU_NAMES:
+            return []  # how many a running Pod has cannot be told
+        named = {order.name for order in plan.migrate}
+        return [
+            MoveOrder(name=pod.name)
+            for role, ask in plan.roles.items()
+            if ask.resource.gpu_num is not None and asks.roles[role].sized_by == plan.ask
+            for pod, target in self._unlike(asks, role)
+            if pod.name not in named and _has_other_devices(pod, target)
+        ]
+
     def _resizes(self, asks: Asks) -> tuple[Resize, ...]:
         found = []
         for role in ROLES:
@@ -359,7 +385,8 @@ class _Decision:
     def _remark(self, plan: PlanSeen, asks: Asks) -> str:
         """What a plan does not change."""
         sized = [role for role in ROLES if asks.roles[role].sized_by == plan.ask]
-        count = sum(len(self._unlike(asks, role)) for role in sized)
+        unlike = [each for role in sized for each in self._unlike(asks, role)]
+        count = sum(not _has_other_devices(pod, target) for pod, target in unlike)
         if not count:
             return self._put_off(sized)
         why = "" if self.snapshot.can_resize else " (this server cannot resize Pods)"
@@ -424,6 +451,10 @@ class _Decision:
             return None
         last = max(member.ended_at for member in workers if member.ended_at is not None)
         return max(last, looks.silent_since) + self.settings.times.silence
+
+
+def _has_other_devices(pod: PodSeen, target: Resource) -> bool:
+    return (pod.resource.gpu_num or 0) != (target.gpu_num or 0)
 
 
 def _left(before: Memory, crew: Crew) -> dict[tuple[Role, int], Resource]:

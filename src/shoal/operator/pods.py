@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from shoal.api.fields import Template
-from shoal.api.jobspec import JobSpec, RoleNeeds
+from shoal.api.jobspec import JobSpec, RoleNeeds, processes_with
 from shoal.api.labels import GENERATION, INCARNATION, MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
 from shoal.api.quantities import format_cores, format_mebibytes, mebibytes, parse_quantity
 from shoal.api.resources import Resource, of_template
@@ -64,7 +64,8 @@ def _member_pod(
     written = template.get("metadata") or {}
     pod: dict[str, Any] = template["spec"]
     _fill(pod, settings)
-    _train(pod["containers"][0], job, spec, needs, member, settings)
+    processes = processes_with(resource.over(needs.resource))
+    _train(pod["containers"][0], job, spec, member, processes, settings)
     _size(pod, resource, of_template(needs.template), settings)
     _keep_guaranteed(pod)
     if member.avoid_hosts:
@@ -144,8 +145,8 @@ def _train(
     container: dict[str, Any],
     job: JobSeen,
     spec: JobSpec,
-    needs: RoleNeeds,
     member: Member,
+    processes: int,
     settings: OperatorSettings,
 ) -> None:
     """Put the agent in front of the user's command, and tell it who it is."""
@@ -153,14 +154,14 @@ def _train(
     if not command or PurePosixPath(command[0]).name != "shoal":
         command = [SHOAL, "agent", "--", *command]
     container["command"] = command
-    ours = _environment(job, spec, needs, member, settings)
+    ours = _environment(job, spec, member, processes, settings)
     env = [*spec.env, *(container.get("env") or [])]
     taken = {each["name"] for each in ours}
     container["env"] = [*(each for each in env if each.get("name") not in taken), *ours]
 
 
 def _environment(
-    job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, settings: OperatorSettings
+    job: JobSeen, spec: JobSpec, member: Member, processes: int, settings: OperatorSettings
 ) -> list[Manifest]:
     where = f"{service_name(job.name)}.{job.key.namespace}.svc:{settings.master_port}"
     said = {
@@ -173,7 +174,7 @@ def _environment(
         "SHOAL_AGENT_JOB": job.name,
         "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
         "SHOAL_AGENT_ROLE": str(member.role),
-        "SHOAL_AGENT_SLOTS": str(needs.processes),
+        "SHOAL_AGENT_SLOTS": str(processes),
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
     if spec.checkpoint_path is not None:
