@@ -103,6 +103,8 @@ announcement. After that it has to knock again."""
 _KILLED = 128 + 9
 CLAIM_SECONDS = 25.0
 """How long a master that takes over waits for a store that does not answer: less than agents wait for their master."""
+ANSWER_SECONDS = 3.0
+"""How long somebody who asks for something waits for it to be written down."""
 RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Between tries of a plan that the platform could not carry out; the last one repeats."""
 
@@ -271,6 +273,18 @@ class Master:
         """Wait until the job as it is now is written down: for a master that is about to leave it to the next one."""
         if self._keeper is not None and self._job.ended is None:
             await self._is_recorded()
+
+    async def written_down(self) -> str | None:
+        """Wait until what was just asked for is written down, so that the next master knows it. Returns why it is not,
+        if it cannot be: it is done all the same."""
+        if self._keeper is None:
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.recorded()
+        except TimeoutError:
+            return self._keeper.trouble or "the store does not answer"
+        return self._keeper.trouble
 
     def on_decision(self, listener: Callable[[DecisionView], None]) -> None:
         """Call `listener` for every decision from now on."""
