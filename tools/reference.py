@@ -52,9 +52,9 @@ from shoal.core.recovery import (
 )
 from shoal.core.view import ResizeView
 from shoal.master.metrics import MasterMetrics
+from shoal.operator.actions import JobPlan
 from shoal.operator.counting import Direction, Resized, Result, Trigger
 from shoal.operator.metrics import OperatorMetrics
-from shoal.operator.plan import JobPlan
 from shoal.operator.scheduling.settings import SettingsText
 from shoal.operator.snapshot import JobStatus
 from shoal.scheduler.rows import Room

@@ -14,9 +14,9 @@ from tests.operator.world import World
 
 from shoal.api.elasticjob import Role
 from shoal.core.pods import PodPhase
+from shoal.operator.actions import JobPlan
 from shoal.operator.counting import Resized, lost_class, settled_counts
 from shoal.operator.metrics import OperatorMetrics
-from shoal.operator.plan import JobPlan
 
 W = Role.WORKER
 

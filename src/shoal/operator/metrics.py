@@ -10,7 +10,7 @@ from shoal import __version__, commit
 from shoal.api.elasticjob import JobCondition
 from shoal.api.meta import ConditionStatus
 from shoal.api.trainingjob import TrainingCondition
-from shoal.operator.plan import JobPlan
+from shoal.operator.actions import JobPlan
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _WAITS = (1, 5, 15, 60, 300, 900, 1800, 3600, 4 * 3600, 24 * 3600)

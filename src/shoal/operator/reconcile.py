@@ -20,9 +20,10 @@ from functools import partial
 from shoal.api.labels import MASTER, ROLE
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
+from shoal.operator.actions import JobPlan, Resize
 from shoal.operator.allowances import Allowance, Allowances
 from shoal.operator.masters import master_name
-from shoal.operator.plan import JobPlan, Resize, plan_job
+from shoal.operator.plan import plan_job
 from shoal.operator.ports import Cluster, Json
 from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
