@@ -22,7 +22,6 @@ from typing import Annotated, Any
 import msgspec
 
 from shoal.api.fields import (
-    DURATION,
     LABEL_VALUE,
     MAX_ENTRIES,
     MAX_REPLICAS,
@@ -35,7 +34,7 @@ from shoal.api.fields import (
     a_text,
 )
 from shoal.api.meta import Conditions, ObjectMeta, ObservedGeneration
-from shoal.api.scheduling import SchedulingStatus
+from shoal.api.scheduling import FREEZING_WINDOW, SchedulingStatus
 from shoal.api.templates import POD_TEMPLATE
 
 API_VERSION = "elastic.iml.github.io/v1alpha1"
@@ -173,15 +172,7 @@ class ElasticJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     priority: Annotated[
         str | None, Field("The job's weight with the scheduler. Default `Normal`.", enum=tuple(JobPriority))
     ] = None
-    freezing_window: Annotated[
-        str | None,
-        a_text(
-            "No voluntary resize for so long after one: `60s`, `5m`, `1h30m`.",
-            min_length=2,
-            max_length=24,
-            pattern=DURATION,
-        ),
-    ] = None
+    freezing_window: Annotated[str | None, FREEZING_WINDOW] = None
     node_unit: Annotated[int | None, a_count("Worker counts are multiples of it.", minimum=1)] = None
     global_batch: Annotated[
         int | None,
