@@ -52,8 +52,11 @@ from shoal.core.recovery import (
 )
 from shoal.core.view import ResizeView
 from shoal.master.metrics import MasterMetrics
+from shoal.operator.actions import JobPlan
+from shoal.operator.counting import Direction, Resized, Result, Trigger
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.scheduling.settings import SettingsText
+from shoal.operator.snapshot import JobStatus
 from shoal.scheduler.rows import Room
 from shoal.scheduler.settings import Load, SchedulerSettings, Scores
 
@@ -81,8 +84,13 @@ def metrics() -> str:
 
 
 def operator_metrics() -> str:
-    """Every metric that an operator serves."""
+    """Every metric that an operator serves, after a little of everything has happened."""
     served = OperatorMetrics()
+    resized = Resized(Direction.UP, Trigger.USER, Result.GRANTED)
+    served.recorded(JobPlan(status=JobStatus(), resized=resized, lost=("user",)))
+    served.scheduled("ok", 0.0)
+    served.decided("admit", "Granted")
+    served.waited("default", "Normal", 0.0)
     served.looked("ok", 0.0)
     served.called("get", "pods", 200, 0.0)
     return _metric_table(served.text([], staleness={"pods": 0.0}, waiting=0, leads=True))

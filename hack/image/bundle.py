@@ -53,6 +53,7 @@ def bundle(folder: Path) -> None:
     _copy_interpreter(folder, library, version)
     _install(library / "site-packages")
     _bring_libraries(folder, library)
+    _note_commit(library / "site-packages" / "shoal")
     _write_command(folder / "bin" / "shoal", version)
     compiled(folder, version)
 
@@ -77,6 +78,17 @@ def _install(target: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *what], check=True)
     shutil.rmtree(target / "bin", ignore_errors=True)
+
+
+def _note_commit(package: Path) -> None:
+    """Of which commit it is, for `shoal_build_info`: as the build was told, or as the tree's git says."""
+    asked = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    told = os.environ.get("COMMIT")
+    try:
+        commit = told or subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return
+    (package / "COMMIT").write_text(commit.strip() + "\n", encoding="ascii")
 
 
 def _bring_libraries(folder: Path, library: Path) -> None:

@@ -31,7 +31,7 @@ def test_bounds_reach_the_job_and_its_worlds() -> None:
     assert (settings.min_nodes, settings.max_nodes, settings.node_unit) == (2, 6, 2)
     assert (story.job.spec.min_nodes, story.job.spec.max_nodes, story.job.spec.node_unit) == (2, 6, 2)
     assert story.job.decisions[-1].reason == (
-        "the job's spec has changed: at least 2 nodes, at most 6 nodes, nodes in units of 2"
+        "the job's spec has changed: at least 2 nodes, at most 6 nodes, nodes in units of 2, 4 micro-batches in a step"
     )
 
 
@@ -76,6 +76,26 @@ def test_how_many_processes_a_node_has_changes_when_there_is_none() -> None:
     busy = a_job()
     busy.happen(SpecChanged(spec=asked(busy, nproc=4)))
     assert busy.job.spec.nproc == 1
+
+
+def test_the_batch_of_a_job_that_trains_stays_what_it_is() -> None:
+    busy = a_job()
+    before = busy.job.spec.micro_batches
+    busy.happen(SpecChanged(spec=asked(busy, max_nodes=9, global_batch=33)))
+    assert (busy.job.spec.max_nodes, busy.job.spec.micro_batches) == (9, before)
+    assert busy.job.decisions[-1].reason.endswith(f"at most 9 nodes, {before} micro-batches in a step")
+    decided = len(busy.job.decisions)
+    busy.happen(SpecChanged(spec=asked(busy, max_nodes=9, global_batch=33)))
+    assert len(busy.job.decisions) == decided
+
+
+def test_the_batch_of_a_job_without_nodes_is_what_is_asked_for() -> None:
+    story = Story(nodes=0, platform_grows=True)
+    story.happen(SpecChanged(spec=asked(story, global_batch=33)))
+    assert story.job.spec.micro_batches == 33
+    story.happen(SpecChanged(spec=asked(story, global_batch=None, max_nodes=5)))
+    assert story.job.spec.micro_batches == 5
+    assert "as many micro-batches in a step as there can be processes" in story.job.decisions[-1].reason
 
 
 def test_said_again_it_changes_nothing() -> None:

@@ -1,15 +1,18 @@
 """Masters with a store, in this process: what one decided, the next one knows; of two, the older is refused."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import UnionType
+from typing import Any
 
+import aiohttp
 import pytest
 from tests.core.ledger.builders import a_dataset
 
+from shoal.core import journal
 from shoal.core.errors import BadInput, Disconnected, StateTaken, StateUnavailable, StateUnreadable, Superseded
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec
@@ -357,6 +360,42 @@ async def test_a_job_whose_state_cannot_be_kept_goes_on_and_says_so() -> None:
         assert running.master.seen().trouble == "No space left on device"
         await a_world(running.master, "worker-0", "worker-1", "worker-2")
         assert running.master.view().world_size == 3
+
+
+@asynccontextmanager
+async def asking(master: Master) -> AsyncIterator[Callable[[str, dict[str, Any]], Awaitable[str]]]:
+    """What a master answers over HTTP."""
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {KEYS.token(Purpose.ADMIN)}"}) as http:
+
+        async def ask(path: str, body: dict[str, Any]) -> str:
+            async with http.post(master.url + path, json=body) as answer:
+                said: str = (await answer.json())["said"]
+                return said
+
+        yield ask
+
+
+@pytest.mark.parametrize("pace", [0.0, 3600.0], ids=["each-change", "in-a-pace"])
+async def test_who_asks_for_something_is_answered_when_it_is_written_down(pace: float) -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state, pace=timedelta(seconds=pace))) as running, asking(running.master) as ask:
+        assert await ask("/scale", {"worker": 3}) == "3 nodes asked for"
+        found = journal.replay(state.records)
+        assert found is not None
+        assert found.target == 3
+        assert await ask("/stop", {"reason": "enough"}) == "stopping"
+        found = journal.replay(state.records)
+        assert found is not None
+        assert found.ending is JobPhase.STOPPED
+
+
+async def test_who_asks_while_the_state_cannot_be_kept_is_told_to_ask_again() -> None:
+    state = MemoryState()
+    async with a_master(MemoryStore(state)) as running, asking(running.master) as ask:
+        state.trouble = "No space left on device"
+        said = await ask("/scale", {"worker": 3})
+        assert said.startswith("3 nodes asked for; it cannot be written down (No space left on device), so ask again")
+        assert running.master.view().target == 3
 
 
 class FastClock(SystemClock):

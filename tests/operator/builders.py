@@ -10,8 +10,9 @@ from shoal.api.elasticjob import Role
 from shoal.api.jobspec import normalise
 from shoal.api.resources import Resource
 from shoal.core.pods import PodPhase, PodSeen
+from shoal.operator.actions import JobPlan
 from shoal.operator.crew import pod_name
-from shoal.operator.plan import JobPlan, plan_job
+from shoal.operator.plan import plan_job
 from shoal.operator.settings import JobTimes, OperatorSettings
 from shoal.operator.snapshot import (
     JobSeen,

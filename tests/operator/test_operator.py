@@ -3,14 +3,14 @@
 import asyncio
 import copy
 from contextlib import suppress
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from tests.operator.builders import TEMPLATE, a_role
 from tests.operator.stage import Stage, a_stage, quick
 
 from shoal.core.errors import Denied
+from shoal.core.pods import Trouble
 from shoal.operator.reconcile import Part
 from shoal.platforms.kubernetes.client import Merge
 from shoal.platforms.kubernetes.errors import NotFound, Unavailable
@@ -213,6 +213,9 @@ async def test_each_try_to_prepare_a_job_gets_further_than_the_one_before() -> N
         assert count <= 20
 
 
+NO_QUOTA = Trouble(reason="QuotaExceeded", message="no more Pods here")
+
+
 async def test_members_that_are_refused_hold_up_neither_the_next_master_nor_deletions() -> None:
     async def scarce(create: Any, manifest: Any) -> str:
         if manifest["metadata"]["name"].startswith("mnist-worker-") and manifest["metadata"]["name"] > "mnist-worker-1":
@@ -225,8 +228,9 @@ async def test_members_that_are_refused_hold_up_neither_the_next_master_nor_dele
         await stage.until(lambda: stage.condition("Ready")[0] == "True", "two workers")
         await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=6)})
         await stage.until(lambda: stage.condition("Degraded")[1] == "QuotaExceeded", "refused")
-        held = next(iter(operator.reconciler._held.values()))
-        held[Part.MEMBERS] = replace(held[Part.MEMBERS], retry_at=datetime.now(UTC) + timedelta(hours=1))
+        (job,) = stage.server.objects(ELASTIC_JOBS)
+        for _ in range(8):  # as if it had been refused often: the next try is two minutes off
+            operator.reconciler.holding.refused(job["metadata"]["uid"], Part.MEMBERS, [NO_QUOTA])
         await stage.client.delete(PODS, "mnist-master-1", namespace="default", grace_seconds=0)
         await stage.until(lambda: "mnist-master-2" in stage.pods(), "the next master")
         await stage.client.patch(ELASTIC_JOBS, "mnist", Merge({"spec": {"suspend": True}}), namespace="default")

@@ -8,6 +8,7 @@ import pytest
 from tests.operator.builders import (
     KEY,
     NOW,
+    SETTINGS,
     a_job,
     a_move,
     a_plan,
@@ -24,7 +25,7 @@ from shoal.api.quantities import cores
 from shoal.api.resources import Resource
 from shoal.core.pods import Trouble
 from shoal.operator.memory import MemberState
-from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, RoleAsk, Training
+from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, PlanSeen, RoleAsk, Training
 from shoal.operator.writing import write_job, write_plan
 
 RUNS = Training(phase="running")
@@ -204,12 +205,13 @@ def test_a_change_of_mode_voids_the_asks_before_it() -> None:
     assert len(world.live(W)) == 4
 
 
-def test_more_than_the_most_is_trimmed_and_said_on_the_plan() -> None:
+@pytest.mark.parametrize("plan", [a_plan("a", worker=9), an_auto_plan(worker=9)], ids=["a-users", "the-masters"])
+def test_more_than_the_most_is_trimmed_and_said_on_the_plan(plan: PlanSeen) -> None:
     world = World(a_job(worker=a_role(max=3)))
-    world.put(a_plan("a", worker=9))
+    world.put(plan)
     world.settle()
     assert len(world.live(W)) == 3
-    trim = world.plans["ScalePlan/a"].status.trims[0]
+    trim = world.plans[plan.ask].status.trims[0]
     assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "9", "3")
     assert "at most 3" in trim.reason
 
@@ -859,11 +861,7 @@ def test_a_pod_with_an_id_that_nobody_gave_out_is_no_member() -> None:
 
 def test_a_resumed_job_has_the_memory_that_it_was_given_before() -> None:
     world = a_world(2, answers=True)
-    world.end("mnist-worker-1", 137, oom_killed=True)
-    world.step()
-    order = an_order(W, 2, replaces=1, resource=Resource(memory=9000))
-    world.put(an_auto_plan(create=(order,)))
-    world.settle()
+    an_oom(world)
     suspend(world, True)
     for _ in range(4):
         world.settle()
@@ -871,8 +869,49 @@ def test_a_resumed_job_has_the_memory_that_it_was_given_before() -> None:
     assert not world.job.memory.members
     suspend(world, False)
     world.settle()
-    assert sorted((m.rank, m.resource.memory) for m in world.job.memory.of(W)) == [(0, None), (1, 9000)]
+    assert memory_by_rank(world) == {0: None, 1: 9000}
     assert not world.job.memory.seats
+
+
+def an_oom(world: World) -> None:
+    """The worker at rank 1 of two runs out of memory, and its replacement, number 2, gets 9,000 MiB."""
+    world.end("mnist-worker-1", 137, oom_killed=True)
+    world.step()
+    world.put(an_auto_plan(create=(an_order(W, 2, replaces=1, resource=Resource(memory=9000)),)))
+    world.settle()
+
+
+def memory_by_rank(world: World) -> dict[int, int | None]:
+    return {member.rank: member.resource.memory for member in world.job.memory.of(W)}
+
+
+def test_a_job_that_is_scaled_down_and_up_has_the_memory_that_it_was_given_before() -> None:
+    world = a_world(2, answers=True)
+    an_oom(world)
+    world.put(an_auto_plan(remove=("mnist-worker-2",)))
+    rescale(world, 1)
+    world.settle()
+    assert memory_by_rank(world) == {0: None}
+    world.put(an_auto_plan())
+    world.settle()
+    rescale(world, 3)
+    world.settle()
+    assert memory_by_rank(world) == {0: None, 1: 9000, 2: None}
+    assert world.pods["mnist-worker-3"].resource.memory == 9000
+    assert not world.job.memory.seats
+
+
+def test_a_place_gets_what_its_role_has_by_now_where_that_is_more() -> None:
+    world = a_world(2, answers=True)
+    an_oom(world)
+    suspend(world, True)
+    for _ in range(4):
+        world.settle()
+        world.passes(200)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=16_000))}))
+    suspend(world, False)
+    world.settle()
+    assert {pod.resource.memory for pod in world.live(W)} == {16_000}
 
 
 def test_a_job_has_no_more_members_than_its_status_has_room_for() -> None:
@@ -981,6 +1020,49 @@ def test_where_the_server_cannot_only_new_members_get_it_and_the_plan_says_so() 
     said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
     assert "2 running members keep what they have" in said
     assert "cannot resize" in said
+
+
+@pytest.mark.parametrize("kind", list(PlanKind))
+@pytest.mark.parametrize("can_resize", [True, False])
+def test_another_number_of_devices_comes_with_replacements_the_new_ones_first(kind: PlanKind, can_resize: bool) -> None:
+    world = a_world(2)
+    world.can_resize = can_resize
+    before = len(world.log)
+    plan = a_plan("more", kind=kind, roles={W: RoleAsk(resource=Resource(gpu_num=2))})
+    world.put(plan)
+    world.settle()
+    assert [(pod.id, pod.resource.gpu_num) for pod in world.live(W)] == [(2, 2), (3, 2)]
+    done = [line for line in world.log[before:] if "worker" in line]
+    for old, new in ((0, 2), (1, 3)):
+        assert done.index(f"run mnist-worker-{new}") < done.index(f"delete mnist-worker-{old}")
+    status = world.plans[plan.ask].status
+    assert (status.conditions["Completed"].status, status.conditions["Admitted"].message) == ("True", "")
+    world.put(replace(plan, generation=2, roles={W: RoleAsk(resource=Resource(gpu_num=2, cpu=1.0))}))
+    world.settle()
+    assert [pod.id for pod in world.live(W)] == [2, 3]
+
+
+def test_a_replacement_with_other_devices_that_fails_is_not_tried_for_ever() -> None:
+    world = a_world(1)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
+    world.step()
+    world.end("mnist-worker-1", 1)
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("False", "MigrationFailed")
+
+
+def test_devices_of_which_a_pod_does_not_tell_move_nobody() -> None:
+    world = World(a_job(worker=a_role(replicas=1)), replace(SETTINGS, gpu_resource="example.com/device"))
+    world.settle()
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0"]
+
+
+def condition_of(world: World, ask: str, kind: str) -> tuple[str, str]:
+    found = world.plans[ask].status.conditions[kind]
+    return found.status, found.reason
 
 
 def test_what_nobody_asked_for_is_not_changed_back() -> None:

@@ -18,8 +18,8 @@ from tests.operator.world import World
 from shoal.api.elasticjob import Role
 from shoal.api.labels import ROLE
 from shoal.api.resources import Resource
+from shoal.operator.actions import JobPlan
 from shoal.operator.memory import MemberState
-from shoal.operator.plan import JobPlan
 from shoal.operator.snapshot import RoleAsk, Training
 
 W = Role.WORKER

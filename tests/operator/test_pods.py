@@ -82,11 +82,22 @@ def test_the_template_is_kept_and_not_changed() -> None:
     assert {"name": "data", "mountPath": "/data"} in pod["spec"]["containers"][0]["volumeMounts"]
 
 
+@pytest.mark.parametrize(("spec", "given", "processes"), [(None, None, "1"), (4, None, "4"), (4, 2, "2"), (4, 0, "1")])
+def test_a_member_has_a_process_for_each_device_that_it_gets(
+    spec: int | None, given: int | None, processes: str
+) -> None:
+    resources = {} if spec is None else {"resources": {"limits": {"nvidia.com/gpu": spec}}}
+    pod = a_member_pod(with_container(**resources), resource=Resource(gpu_num=given))
+    assert env(pod)["SHOAL_AGENT_SLOTS"] == processes
+
+
 def test_a_pod_says_whose_it_is_and_which_place_it_takes() -> None:
     labels = a_member_pod()["metadata"]["labels"]
     assert labels["elastic.iml.github.io/job-uid"] == "job-uid"
     assert labels["elastic.iml.github.io/role"] == "worker"
     assert labels["elastic.iml.github.io/rank-hint"] == "1"
+    assert labels["elastic.iml.github.io/generation"] == "1"
+    assert labels["elastic.iml.github.io/incarnation"] == "3"
 
 
 def test_the_agent_is_told_who_it_is_and_where_its_master_is() -> None:

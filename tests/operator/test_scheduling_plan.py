@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.operator.builders import NOW, TIMES, a_job, a_move, a_plan, a_role, an_auto_plan
@@ -14,7 +15,7 @@ from shoal.operator.allowances import Allowance
 from shoal.operator.asks import Asks, Wanted
 from shoal.operator.grants import Limit, decide_grant
 from shoal.operator.memory import Grant
-from shoal.operator.snapshot import JobSeen, Snapshot, Training
+from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot, Training
 from shoal.operator.standings import of_status, to_status
 from shoal.operator.writing import write_job
 from shoal.scheduler.actuation import Standing
@@ -187,6 +188,40 @@ def test_a_job_is_trimmed_to_what_it_is_allowed() -> None:
     world.settle()
     assert len(world.names(Role.WORKER)) == 5
     assert world.said(JobCondition.ADMITTED) == ("True", "Granted")
+
+
+@pytest.mark.parametrize("plan", [a_plan("a", worker=99), an_auto_plan(worker=99)], ids=["a-users", "the-masters"])
+def test_a_plan_says_what_the_scheduler_has_left_of_it(plan: PlanSeen) -> None:
+    world = Scheduled(a_job(worker=a_role(max=8)), allowed(2, reason="there is no room for more"))
+    world.put(plan)
+    world.settle()
+    (trim,) = world.plans[plan.ask].status.trims
+    assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "99", "2")
+    assert trim.reason == "job mnist has at most 8 of worker; there is no room for more"
+    world.allowance = allowed(8)
+    world.settle()
+    (trim,) = world.plans[plan.ask].status.trims
+    assert (trim.got, trim.reason) == ("8", "job mnist has at most 8 of worker")
+
+
+def test_a_replacement_that_starts_is_not_taken_for_granted_room() -> None:
+    world = Scheduled(a_job(worker=a_role(max=8)), allowed(2, reason="there is no room for more"))
+    world.put(a_plan("a", worker=4, migrate=(a_move(Role.WORKER, 0, cpu=2),)))
+    for _ in range(4):
+        world.step()
+        world.run("mnist-master-1")
+        for name in ("mnist-worker-0", "mnist-worker-1"):
+            if name in world.pods:
+                world.run(name)
+    assert world.job.memory.grant.counts == {Role.WORKER: 3}
+    assert [trim.got for trim in world.plans["ScalePlan/a"].status.trims] == ["2"]
+
+
+def test_a_suspended_job_trims_no_plan() -> None:
+    world = Scheduled(a_job(worker=a_role(max=8), suspend=True), allowed(0))
+    world.put(a_plan("a", worker=4))
+    world.settle()
+    assert world.plans["ScalePlan/a"].status.trims == ()
 
 
 def test_a_priority_that_counts_for_less_is_said() -> None:

@@ -16,8 +16,9 @@ from shoal.api.elasticjob import ElasticJobStatus, Role
 from shoal.api.labels import ROLE, SCALER, TERM
 from shoal.api.resources import of_list
 from shoal.core.pods import PodPhase, PodSeen
+from shoal.operator.actions import JobPlan, Resize
 from shoal.operator.memory import MemberState
-from shoal.operator.plan import JobPlan, Resize, plan_job
+from shoal.operator.plan import plan_job
 from shoal.operator.recall import job_status
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot, Training

@@ -22,7 +22,6 @@ from typing import Annotated, Any
 import msgspec
 
 from shoal.api.fields import (
-    DURATION,
     LABEL_VALUE,
     MAX_ENTRIES,
     MAX_REPLICAS,
@@ -35,7 +34,7 @@ from shoal.api.fields import (
     a_text,
 )
 from shoal.api.meta import Conditions, ObjectMeta, ObservedGeneration
-from shoal.api.scheduling import SchedulingStatus
+from shoal.api.scheduling import FREEZING_WINDOW, SchedulingStatus
 from shoal.api.templates import POD_TEMPLATE
 
 API_VERSION = "elastic.iml.github.io/v1alpha1"
@@ -173,18 +172,16 @@ class ElasticJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     priority: Annotated[
         str | None, Field("The job's weight with the scheduler. Default `Normal`.", enum=tuple(JobPriority))
     ] = None
-    freezing_window: Annotated[
-        str | None,
-        a_text(
-            "No voluntary resize for so long after one: `60s`, `5m`, `1h30m`.",
-            min_length=2,
-            max_length=24,
-            pattern=DURATION,
-        ),
-    ] = None
+    freezing_window: Annotated[str | None, FREEZING_WINDOW] = None
     node_unit: Annotated[int | None, a_count("Worker counts are multiples of it.", minimum=1)] = None
     global_batch: Annotated[
-        int | None, a_count("Micro-batches per step, whatever the number of workers.", minimum=1, maximum=2**31 - 1)
+        int | None,
+        a_count(
+            "Micro-batches per step, whatever the number of workers, where the script's `State` does not say. Default: "
+            "`worker.max` times the processes of each.",
+            minimum=1,
+            maximum=2**31 - 1,
+        ),
     ] = None
     checkpoint: Annotated[Checkpoint | None, Field("Checkpoints on storage.")] = None
     ttl_seconds_after_finished: Annotated[
@@ -303,7 +300,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_o
 
 
 class Seat(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What the member at a rank had beyond its role's when the job was suspended."""
+    """What the member at a rank had beyond its role's when it left: the next one there gets it."""
 
     role: Annotated[str, Field("The role.", enum=tuple(Role), required=True)]
     rank: Annotated[int, a_count("The place.", required=True)]
@@ -362,7 +359,7 @@ class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
     ] = None
     seats: Annotated[
         list[Seat] | None,
-        Field("What places of a suspended job get back.", max_items=MAX_REPLICAS),
+        Field("What places get back that nobody takes now.", max_items=MAX_REPLICAS),
     ] = None
     master: Annotated[MasterRecord | None, Field("What the operator remembers of the masters.")] = None
     prepared: Annotated[str | None, a_text("Which form of the job's fixed objects exists.", max_length=32)] = None

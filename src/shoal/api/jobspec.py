@@ -53,8 +53,13 @@ class RoleNeeds:
 
     @property
     def processes(self) -> int:
-        """Training processes in each Pod: one for each device, or one."""
-        return max(1, self.resource.gpu_num or 0)
+        """Training processes in each Pod that gets what the spec says."""
+        return processes_with(self.resource)
+
+
+def processes_with(resource: Resource) -> int:
+    """Training processes in a Pod with this: one for each device, or one."""
+    return max(1, resource.gpu_num or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

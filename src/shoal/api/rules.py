@@ -123,12 +123,13 @@ def _role(at: str, *, is_own: bool) -> Iterator[Rule]:
     )
 
 
-def _memory(at: str) -> Rule:
-    """Everywhere but in a JobResource, where bare numbers are MiB."""
+def _memory(at: str, *, is_map: bool = False) -> Rule:
+    """Everywhere but in a JobResource, where bare numbers are MiB. `is_map`: of a Kubernetes resource list."""
+    there, memory = ("('memory' in self)", "self['memory']") if is_map else ("has(self.memory)", "self.memory")
     return Rule(
         at=at,
-        field="memory",
-        cel="!has(self.memory) || quantity(string(self.memory)).compareTo(quantity('1Mi')) >= 0",
+        field="" if is_map else "memory",
+        cel=f"!{there} || quantity(string({memory})).compareTo(quantity('1Mi')) >= 0",
         message="memory is in bytes and must be at least 1Mi: write a unit, such as 4096Mi or 4Gi",
         holds=lambda resource: "memory" not in resource or parse_quantity(resource["memory"]) >= MEBIBYTE,
     )
@@ -345,22 +346,12 @@ def _amounts() -> Iterator[Rule]:
     for part in _PARTS:
         at = f"spec.{part}.resources"
         for kind in ("requests", "limits"):
-            yield _memory_amount(f"{at}.{kind}")
+            yield _memory(f"{at}.{kind}", is_map=True)
             yield _device_amounts(f"{at}.{kind}")
         for name in ("cpu", "memory"):
             yield _request_below_limit(at, name)
     for part in ("trainer", "pserver"):
         yield _cores_beside_devices(f"spec.{part}.resources")
-
-
-def _memory_amount(at: str) -> Rule:
-    return Rule(
-        at=at,
-        field="",
-        cel="!('memory' in self) || quantity(string(self['memory'])).compareTo(quantity('1Mi')) >= 0",
-        message="memory is in bytes and must be at least 1Mi: write a unit, such as 4096Mi or 4Gi",
-        holds=lambda amounts: "memory" not in amounts or parse_quantity(amounts["memory"]) >= MEBIBYTE,
-    )
 
 
 def _device_amounts(at: str) -> Rule:

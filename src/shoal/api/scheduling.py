@@ -1,4 +1,4 @@
-"""What the cluster's scheduler remembers of a job, in the job's own status: the same fields in every kind of job.
+"""What jobs tell the cluster's scheduler, and what it remembers of them: the same fields in every kind of job.
 
 Numbers that are not whole are written as text, as Kubernetes advises; times as times. `v` is written only when `rate`
 changes: in between it is `v + rate x (now - at)`.
@@ -9,8 +9,12 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.api.fields import Field, a_count, a_text
+from shoal.api.fields import DURATION, Field, a_count, a_text
 
+FREEZING_WINDOW = a_text(
+    "No voluntary resize for so long after one: `60s`, `5m`, `1h30m`.", min_length=2, max_length=24, pattern=DURATION
+)
+"""A field of every kind of job's spec."""
 DECIMAL = r"^-?[0-9]{1,32}(\.[0-9]{1,32})?(e[+-][0-9]{1,3})?$"
 
 

@@ -22,9 +22,9 @@ from typing import Annotated, Any
 import msgspec
 
 from shoal.api.elasticjob import JobPriority
-from shoal.api.fields import DURATION, MAX_ENTRIES, MAX_NAME, QUANTITY, Field, IntOrString, a_count, a_text
+from shoal.api.fields import MAX_ENTRIES, MAX_NAME, QUANTITY, Field, IntOrString, a_count, a_text
 from shoal.api.meta import Conditions, ObjectMeta, ObservedGeneration
-from shoal.api.scheduling import SchedulingStatus
+from shoal.api.scheduling import FREEZING_WINDOW, SchedulingStatus
 
 API_VERSION = "paddlepaddle.org/v1"
 KIND = "TrainingJob"
@@ -141,15 +141,7 @@ class TrainingJobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     priority: Annotated[
         str | None, Field("The job's weight with the scheduler. Default `Normal`.", enum=tuple(PRIORITIES))
     ] = None
-    freezing_window: Annotated[
-        str | None,
-        a_text(
-            "No voluntary resize for so long after one: `60s`, `5m`, `1h30m`.",
-            min_length=2,
-            max_length=24,
-            pattern=DURATION,
-        ),
-    ] = msgspec.field(default=None, name="freezingWindow")
+    freezing_window: Annotated[str | None, FREEZING_WINDOW] = msgspec.field(default=None, name="freezingWindow")
     suspend: Annotated[bool | None, Field("No Pods while it is true.", default=False)] = None
     fault_tolerant: Annotated[
         bool | None, Field("It survives the loss of trainers; needed to be elastic. Default: whether it is elastic.")

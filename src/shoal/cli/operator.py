@@ -12,29 +12,26 @@ import secrets
 import signal
 import socket
 import sys
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from shoal.cli.flags import Flag, Given, as_choice, as_int, as_list, as_seconds, read, with_defaults
 from shoal.core.errors import BadInput, PlatformUnavailable
 
 if TYPE_CHECKING:
-    from shoal.operator.metrics import OperatorMetrics
     from shoal.operator.settings import OperatorSettings
     from shoal.platforms.kubernetes.access import Access
     from shoal.platforms.kubernetes.client import Client
-    from shoal.platforms.kubernetes.elector import Elector, ElectorSettings
+    from shoal.platforms.kubernetes.elector import ElectorSettings
 
 log = logging.getLogger("shoal.operator")
 
 T = TypeVar("T")
 PREFIX = "SHOAL_OPERATOR_"
 _PATIENCE_SECONDS = 2
-_UNREADY = "the caches are not filled yet"
 CLUSTER, JOBS, LEADER, PROCESS = "The cluster", "What jobs get", "Who leads", "The process"
 
 # fmt: off
@@ -247,15 +244,17 @@ async def _until_told(config: OperatorConfig, access: "Access") -> int:
 
 async def serve(config: OperatorConfig, access: "Access") -> None:
     """Be one of the operators of a cluster, until cancelled."""
+    from shoal.cli.operator_process import OperatorProcess
     from shoal.operator.metrics import OperatorMetrics
     from shoal.platforms.kubernetes.client import Client
     from shoal.platforms.kubernetes.elector import Elector
     from shoal.platforms.kubernetes.installation import check_installation
+    from shoal.platforms.kubernetes.room import may_see_hosts
     from shoal.platforms.kubernetes.transport import ClientSettings
 
     metrics = OperatorMetrics()
-    settings = ClientSettings(user_agent="shoal-operator", concurrency=max(32, config.parallel_writes + 8))
-    async with Client(access, settings=settings, observe=metrics.called) as client:
+    calls = ClientSettings(user_agent="shoal-operator", concurrency=max(32, config.parallel_writes + 8))
+    async with Client(access, settings=calls, observe=metrics.called) as client:
         if config.checks:
             await _patiently(lambda: check_installation(client, namespace=config.namespace))
         install_key = await _patiently(lambda: obtain_install_key(client, config.home, config.install_key))
@@ -266,136 +265,9 @@ async def serve(config: OperatorConfig, access: "Access") -> None:
             identity=config.identity,
             settings=config.election(),
         )
-        await _serve(config, client, elector, config.settings(install_key), metrics)
-
-
-async def _serve(
-    config: OperatorConfig,
-    client: "Client",
-    elector: "Elector",
-    settings: "OperatorSettings",
-    metrics: "OperatorMetrics",
-) -> None:
-    from aiohttp import web
-
-    from shoal.cli.operator_scheduler import Scheduling
-    from shoal.operator.http import application
-    from shoal.operator.objects import MANAGER
-    from shoal.operator.operator import Operator, TrainingOperator
-    from shoal.operator.scheduling.sources import ElasticJobs
-    from shoal.operator.snapshot import Key
-    from shoal.operator.training.facts import TrainingJobs
-    from shoal.platforms.kubernetes.cluster import KubernetesCluster
-    from shoal.platforms.kubernetes.events import Recorder
-    from shoal.platforms.kubernetes.informer import InformerSettings
-    from shoal.platforms.kubernetes.room import KubernetesRoom, may_see_hosts
-    from shoal.platforms.kubernetes.training import KubernetesTraining
-    from shoal.platforms.kubernetes.uses import shape
-    from shoal.platforms.kubernetes.workqueue import WorkQueue
-    from shoal.scheduler.rows import JobKey, Kind
-
-    recorder = Recorder(client, controller=MANAGER, instance=config.identity)
-    cluster = KubernetesCluster(
-        client,
-        recorder=recorder,
-        manager=MANAGER,
-        namespace=config.namespace,
-        settings=InformerSettings(relist_seconds=config.relist_seconds),
-        writer=client.fenced(elector.check),
-    )
-    queue: WorkQueue[Key] = WorkQueue(refill=lambda: [Key(*each) for each in cluster.known_jobs()])
-    training = KubernetesTraining(
-        client,
-        cluster,
-        namespace=config.namespace,
-        settings=InformerSettings(relist_seconds=config.relist_seconds),
-        writer=client.fenced(elector.check),
-    )
-    training_queue: WorkQueue[Key] = WorkQueue(refill=lambda: [Key(*each) for each in training.known_jobs()])
-    room = KubernetesRoom(
-        client,
-        recorder=recorder,
-        home=config.home,
-        config_map=config.scheduler_settings,
-        namespace=config.namespace,
-        sees_hosts=await _patiently(lambda: may_see_hosts(client)),
-        settings=InformerSettings(relist_seconds=config.relist_seconds),
-    )
-
-    def allowed(key: JobKey, after: float) -> None:
-        jobs = training_queue if key.kind is Kind.TRAINING_JOB else queue
-        jobs.add_after(Key(key.namespace, key.name), after)
-
-    scheduling = Scheduling(
-        room,
-        elector,
-        sources=(
-            ElasticJobs(cluster, shape, settings, clock=lambda: datetime.now(UTC)),
-            TrainingJobs(training.jobs, shape, settings),
-        ),
-        wake=allowed,
-        metrics=metrics,
-    )
-    operator = Operator(
-        cluster, settings, metrics=metrics, clock=lambda: datetime.now(UTC), allowances=scheduling.scheduler
-    )
-
-    def wake(namespace: str, name: str, after: float) -> None:
-        queue.add_after(Key(namespace, name), after)
-        scheduling.scheduler.happened()
-
-    def wake_training(namespace: str, name: str, after: float) -> None:
-        training_queue.add_after(Key(namespace, name), after)
-        scheduling.scheduler.happened()
-
-    trainer = TrainingOperator(
-        training, settings, metrics=metrics, clock=lambda: datetime.now(UTC), allowances=scheduling.scheduler
-    )
-    cluster.on_wake(wake)
-    training.on_wake(wake_training)
-
-    async def work() -> None:
-        for each in cluster.known_jobs():
-            queue.add(Key(*each))
-        for each in training.known_jobs():
-            training_queue.add(Key(*each))
-        async with asyncio.TaskGroup() as both:
-            both.create_task(queue.work(operator.look, workers=config.workers))
-            both.create_task(training_queue.work(trainer.look, workers=config.workers))
-
-    async def lead() -> None:
-        await cluster.synced()
-        await training.synced()
-        await scheduling.lead(work)
-
-    app = application(
-        metrics=lambda: metrics.text(
-            (*cluster.jobs(), *training.jobs()),
-            staleness={
-                informer.kind.plural: informer.staleness()
-                for informer in (*cluster.informers, *training.informers, *room.informers)
-            },
-            waiting=len(queue) + len(training_queue),
-            leads=elector.is_leader(),
-        ),
-        unhealthy=lambda: None,
-        unready=lambda: None if all(each.has_synced for each in (cluster, training, room)) else _UNREADY,
-    )
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, config.host, config.port).start()
-        log.info("serves http://%s:%d/metrics", *runner.addresses[0][:2])
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(cluster.run())
-            tasks.create_task(training.run())
-            tasks.create_task(room.run())
-            tasks.create_task(recorder.run())
-            tasks.create_task(_measure_lag(metrics))
-            tasks.create_task(elector.run(lead))
-    finally:
-        await recorder.flush()
-        await runner.cleanup()
+        sees_hosts = await _patiently(lambda: may_see_hosts(client))
+        settings = config.settings(install_key)
+        await OperatorProcess(config, client, elector, settings, metrics, sees_hosts=sees_hosts).run()
 
 
 async def obtain_install_key(client: "Client", namespace: str, name: str) -> bytes:
@@ -430,13 +302,6 @@ async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
         except PlatformUnavailable as exc:
             log.warning("%s; again in %d s", exc, _PATIENCE_SECONDS)
             await asyncio.sleep(_PATIENCE_SECONDS)
-
-
-async def _measure_lag(metrics: "OperatorMetrics") -> None:
-    while True:
-        began = time.monotonic()
-        await asyncio.sleep(1.0)
-        metrics.lag(max(0.0, time.monotonic() - began - 1.0))
 
 
 def _priority_classes(given: Given | None) -> dict[str, str]:

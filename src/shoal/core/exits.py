@@ -77,6 +77,20 @@ def cause_of(exit: ProcessExit) -> ExitCause:
     return ExitCause.USER_ERROR
 
 
+_CLASSES = {
+    ExitCause.HARDWARE: "hardware",
+    ExitCause.KILLED: "preemption",
+    ExitCause.OOM: "oom",
+    ExitCause.USER_ERROR: "user",
+    ExitCause.DO_NOT_RESTART: "user",
+}
+
+
+def failure_class(exit: ProcessExit) -> str:
+    """The same in the few words of the metrics: hardware, preemption, oom, user or unknown."""
+    return _CLASSES.get(cause_of(exit), "unknown")
+
+
 def describe(exit: ProcessExit) -> str:
     """`exit 1` or `SIGKILL (exit 137)`, for reasons people read."""
     number = exit.code - 128

@@ -35,13 +35,13 @@ def routes(master: "Master") -> list[web.RouteDef]:
 
     async def scale(request: web.Request) -> web.Response:
         asked = await _body(request, ScaleRequest)
-        return web.json_response({"said": master.scale(asked.worker, who="shoal scale")})
+        return await _answer(master, master.scale(asked.worker, who="shoal scale"))
 
     async def stop(request: web.Request) -> web.Response:
         asked = await _body(request, StopRequest)
         grace = None if asked.grace_seconds is None else timedelta(seconds=asked.grace_seconds)
         master.stop(asked.reason[:200], grace=grace)
-        return web.json_response({"said": "stopping"})
+        return await _answer(master, "stopping")
 
     return [
         web.get("/healthz", healthz),
@@ -50,6 +50,14 @@ def routes(master: "Master") -> list[web.RouteDef]:
         web.post("/scale", scale),
         web.post("/stop", stop),
     ]
+
+
+async def _answer(master: "Master", said: str) -> web.Response:
+    """When it is written down: what somebody was told outlives this master. If it cannot be, that is told too."""
+    trouble = await master.written_down()
+    if trouble is not None:
+        said += f"; it cannot be written down ({trouble}), so ask again if the job's master is lost before it can"
+    return web.json_response({"said": said})
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

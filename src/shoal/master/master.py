@@ -103,6 +103,8 @@ announcement. After that it has to knock again."""
 _KILLED = 128 + 9
 CLAIM_SECONDS = 25.0
 """How long a master that takes over waits for a store that does not answer: less than agents wait for their master."""
+ANSWER_SECONDS = 3.0
+"""How long somebody who asks for something waits for it to be written down."""
 RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
 """Between tries of a plan that the platform could not carry out; the last one repeats."""
 
@@ -272,6 +274,18 @@ class Master:
         if self._keeper is not None and self._job.ended is None:
             await self._is_recorded()
 
+    async def written_down(self) -> str | None:
+        """Wait until what was just asked for is written down, so that the next master knows it. Returns why it is not,
+        if it cannot be: it is done all the same."""
+        if self._keeper is None:
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.recorded()
+        except TimeoutError:
+            return self._keeper.trouble or "the store does not answer"
+        return self._keeper.trouble
+
     def on_decision(self, listener: Callable[[DecisionView], None]) -> None:
         """Call `listener` for every decision from now on."""
         self._listeners.append(listener)
@@ -302,7 +316,8 @@ class Master:
         spec = self._job.spec
         if hello.job != spec.name:
             return Refuse(reason=f"this is the master of job {spec.name}, not of {hello.job}")
-        if hello.slots != spec.nproc:
+        # Where the platform makes the nodes each has the processes that go with its devices, and those may change.
+        if hello.slots != spec.nproc and not spec.platform_grows:
             return Refuse(reason=f"job {spec.name} has {spec.nproc} processes per node, this node {hello.slots}")
         if not await self.outranks(hello.term, hello.node or hello.host):
             return None
@@ -328,7 +343,7 @@ class Master:
             node=answer.node,
             incarnation=min(answer.incarnation, hello.incarnation) if hello.node else answer.incarnation,
             sdk=self._job.sdk,
-            max_workers=max(spec.max_nodes, self._job.target) * spec.nproc,
+            max_workers=spec.micro_batches,
             heartbeat_seconds=settings.heartbeat.total_seconds(),
             max_restarts=spec.max_restarts,
             command=spec.command,

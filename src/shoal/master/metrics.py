@@ -2,28 +2,21 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from shoal import __version__
-from shoal.core.exits import ExitCause, cause_of
+from shoal import __version__, commit
+from shoal.core.exits import failure_class
 from shoal.core.job import Event, Job
 from shoal.core.job.values import NodeExited, ProcessExited, ResizeTold
 from shoal.core.view import JobPhase
 
 _PHASES = ("drain", "rendezvous", "restore", "first_step")
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
-_CLASSES = {
-    ExitCause.HARDWARE: "hardware",
-    ExitCause.KILLED: "preemption",
-    ExitCause.OOM: "oom",
-    ExitCause.USER_ERROR: "user",
-    ExitCause.DO_NOT_RESTART: "user",
-}
 
 
 class MasterMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        build = Gauge("shoal_build_info", "The version that runs.", ["version"], registry=self._registry)
-        build.labels(version=__version__).set(1)
+        build = Gauge("shoal_build_info", "The version that runs.", ["version", "commit"], registry=self._registry)
+        build.labels(version=__version__, commit=commit()).set(1)
         self._state = Gauge("shoal_jobs", "Jobs by state; a master has one.", ["state"], registry=self._registry)
         self._step = Gauge("shoal_step", "The last step that was reported.", registry=self._registry)
         self._world = Gauge("shoal_world_size", "Training processes in the world.", registry=self._registry)
@@ -51,7 +44,7 @@ class MasterMetrics:
             case ProcessExited() if (event.node, event.incarnation, event.local_rank) in before.hanging:
                 self._failures.labels("hang").inc()
             case ProcessExited(exit=exit) | NodeExited(exit=exit) if exit.code != 0:
-                self._failures.labels(_CLASSES.get(cause_of(exit), "unknown")).inc()
+                self._failures.labels(failure_class(exit)).inc()
             case ResizeTold() if event.node in after.continuing:
                 for phase in _PHASES:
                     self._phases.labels(phase).observe(getattr(event, phase))

@@ -25,7 +25,6 @@ from shoal.operator.memory import SILENT, Accepted, Memory
 from shoal.operator.snapshot import PlanKind, PlanSeen, RoleAsk, Trim
 
 ROLES = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
-AUTO = "auto"
 MOST_MEMBERS = 2_000
 """Members of one job, all roles together. Their records, with what the API server notes of who wrote them, take up to
 700 bytes each; an object may have 1.5 MB."""
@@ -91,7 +90,7 @@ def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now
         roles[Role.CHIEF] = replace(roles[Role.CHIEF], count=1, source="default", reason="a job has one chief")
     _within_room(spec, roles, trims)
     _within_limits(spec, roles, trims)
-    for plan in manual:
+    for plan in (*manual, *([auto] if auto else ())):
         for role in plan.roles:
             if needs_of(spec, role) is None:
                 trims.setdefault(plan.ask, []).append(_no_template(spec, role, plan))
@@ -170,8 +169,8 @@ def _wanted(
     if pin is not None:
         count: int | None = pin.counts[role]
         source, reason = pin.ask, f"{_title(pin.ask)} asks for {count} of {role}"
-    elif automatic.replicas is not None:
-        count, source, reason = automatic.replicas, AUTO, f"the master asks for {automatic.replicas} of {role}"
+    elif auto is not None and automatic.replicas is not None:
+        count, source, reason = automatic.replicas, auto.ask, f"the master asks for {automatic.replicas} of {role}"
     elif role in memory.wanted:
         count, source = memory.wanted[role], "kept"
         reason = f"nobody asks for another number of {role} than {count}"

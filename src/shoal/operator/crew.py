@@ -12,6 +12,7 @@ from itertools import islice
 from shoal.api.elasticjob import Role
 from shoal.api.resources import Resource
 from shoal.core.pods import PodPhase, PodSeen
+from shoal.operator.counting import lost_class
 from shoal.operator.memory import SILENT, Member, MemberState, Memory
 
 _KILLED = frozenset({137, 143})
@@ -50,6 +51,8 @@ class Crew:
         self._next_id = dict(memory.next_id)
         self.said: list[tuple[str, str]] = []
         """Events: a reason in one word, and a sentence."""
+        self.lost: list[str] = []
+        """Of each member that was lost, the class of its failure."""
 
     # Looking ---------------------------------------------------------------------------------------------------
 
@@ -208,6 +211,7 @@ class Crew:
     def _end(self, member: Member, state: MemberState, reason: str) -> None:
         self._members[member.name] = member.moved(state, now=self.now, reason=reason)
         if state is MemberState.FAILED:
+            self.lost.append(lost_class(self.pods.get(member.name)))
             self.say("MemberLost", f"{member.name}: {reason}")
 
     def _take_in(self, pod: PodSeen) -> None:

@@ -161,7 +161,7 @@ def fit(
     resting: str = "",
 ) -> None:
     """Make the members as many as granted. `orders` say what some of the new ones are to be, `seats` what the members
-    at some ranks had before the job was suspended. `resting`: why nobody is to be there."""
+    at some ranks had before they left. `resting`: why nobody is to be there."""
     for role in ROLES:
         granted = grant.counts.get(role, 0)
         _give_up_ended(crew, role, granted, grant.victims)

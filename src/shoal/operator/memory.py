@@ -160,7 +160,8 @@ class Memory:
     master: MasterRecord = MasterRecord()
     accepted: tuple[Accepted, ...] = ()
     seats: Mapping[tuple[Role, int], Resource] = field(default_factory=dict)
-    """Of a suspended job, what members at some ranks had beyond their role's: it comes back with them."""
+    """What members at some ranks had beyond their role's when they left, as after an OOM: the next one there gets it. A
+    job that was scaled down, or suspended, would run out of the same memory again."""
     prepared: str | None = None
     """Which form of the job's fixed objects was made."""
     start_time: datetime | None = None

@@ -6,10 +6,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from shoal import __version__
+from shoal import __version__, commit
 from shoal.api.elasticjob import JobCondition
 from shoal.api.meta import ConditionStatus
 from shoal.api.trainingjob import TrainingCondition
+from shoal.operator.actions import JobPlan
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _WAITS = (1, 5, 15, 60, 300, 900, 1800, 3600, 4 * 3600, 24 * 3600)
@@ -19,9 +20,18 @@ STATES = ("waiting", "pending", "ready", "resizing", "degraded", "suspended", "s
 class OperatorMetrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        build = Gauge("shoal_build_info", "The version that runs.", ["version"], registry=self._registry)
-        build.labels(version=__version__).set(1)
+        build = Gauge("shoal_build_info", "The version that runs.", ["version", "commit"], registry=self._registry)
+        build.labels(version=__version__, commit=commit()).set(1)
         self._jobs = Gauge("shoal_jobs", "Jobs by state.", ["state"], registry=self._registry)
+        self._resizes = Counter(
+            "shoal_resizes",
+            "Changes of what ElasticJobs may have: which way, on whose word, and whether it is all that was asked for.",
+            ["direction", "trigger", "result"],
+            registry=self._registry,
+        )
+        self._failures = Counter(
+            "shoal_member_failures", "Lost members of ElasticJobs, by cause.", ["class"], registry=self._registry
+        )
         self._looks = Histogram(
             "shoal_reconcile_duration_seconds",
             "How long one look at a job took.",
@@ -78,6 +88,13 @@ class OperatorMetrics:
             registry=self._registry,
         )
         self._settings.set(1)
+
+    def recorded(self, plan: JobPlan) -> None:
+        """A decision stands in its job's status now."""
+        if plan.resized is not None:
+            self._resizes.labels(plan.resized.direction, plan.resized.trigger, plan.resized.result).inc()
+        for cause in plan.lost:
+            self._failures.labels(cause).inc()
 
     def scheduled(self, result: str, seconds: float) -> None:
         self._rounds.labels(result).observe(seconds)

@@ -34,7 +34,7 @@ class Operator:
         clock: Callable[[], datetime],
         allowances: Allowances | None = None,
     ) -> None:
-        self._reconciler = Reconciler(cluster, settings, clock=clock, allowances=allowances)
+        self._reconciler = Reconciler(cluster, settings, clock=clock, allowances=allowances, recorded=metrics.recorded)
         self._metrics = metrics
 
     async def look(self, key: Key) -> float | None:

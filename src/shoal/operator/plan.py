@@ -6,7 +6,7 @@ to the same end, because whoever comes next plans again from what is there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
 from shoal.api.elasticjob import JobCondition, Role
@@ -14,19 +14,30 @@ from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec
 from shoal.api.resources import Resource
 from shoal.core.pods import PodSeen
+from shoal.operator.actions import JobPlan, Notice, PodRef
 from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
+from shoal.operator.counting import resize_of, settled_counts
 from shoal.operator.crew import Crew
 from shoal.operator.ending import Ending, decide_end, plan_cleanup
-from shoal.operator.grants import Limit, decide_grant
-from shoal.operator.masters import look_at_master, master_name, plan_master
-from shoal.operator.members import MasterLooks, Refusal, fit, obey, replace_alone
-from shoal.operator.memory import Member, MemberState, Memory
+from shoal.operator.grants import UNLIMITED, Limit, decide_grant
+from shoal.operator.masters import MasterPlan, look_at_master, master_name, plan_master
+from shoal.operator.members import Alone, MasterLooks, Refusal, fit, obey, replace_alone
+from shoal.operator.memory import Grant, MasterRecord, Member, MemberState, Memory
 from shoal.operator.moves import Moving, advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
 from shoal.operator.placing import prefer
-from shoal.operator.pods import NoPod, master_pod, member_pod, resized
+from shoal.operator.pods import NoPod, master_pod, member_pod
 from shoal.operator.settings import OperatorSettings
-from shoal.operator.snapshot import Condition, JobSeen, JobStatus, PlanSeen, PlanStatus, RoleCounts, Snapshot
+from shoal.operator.sizing import Sizing
+from shoal.operator.snapshot import (
+    Condition,
+    JobSeen,
+    JobStatus,
+    PlanSeen,
+    PlanStatus,
+    RoleCounts,
+    Snapshot,
+)
 from shoal.operator.standings import to_status
 from shoal.operator.status import TRUE, conditions, say, say_invalid, say_over
 from shoal.operator.verdicts import judge, judge_over, report
@@ -34,50 +45,6 @@ from shoal.operator.verdicts import judge, judge_over, report
 MANAGED_BY = "elastic.iml.github.io/operator"
 """What `spec.managedBy` says when it means us."""
 _WARNINGS = frozenset({"MemberLost", "MasterLost", "MigrationFailed"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRef:
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resize:
-    """What a running Pod's training container should have instead."""
-
-    pod: PodRef
-    container: str
-    resources: Manifest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """An event for people."""
-
-    reason: str
-    note: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
-    status: JobStatus
-    plan_statuses: Mapping[str, PlanStatus] = field(default_factory=dict)
-    """By `PlanSeen.ask`."""
-    ensure: tuple[Manifest, ...] = ()
-    """Fixed objects that must exist, as they are here, before any Pod can be made."""
-    check: tuple[Manifest, ...] = ()
-    """The same that were made before, by another process: somebody may have deleted one. Nobody waits for that."""
-    form: str | None = None
-    """What is prepared once all of `ensure` or `check` is there."""
-    create: tuple[Manifest, ...] = ()
-    delete: tuple[PodRef, ...] = ()
-    resize: tuple[Resize, ...] = ()
-    delete_job: bool = False
-    notices: tuple[Notice, ...] = ()
-    recheck_at: datetime | None = None
-    """When time alone will have changed something; None: only events can."""
 
 
 def plan_job(snapshot: Snapshot, settings: OperatorSettings, *, now: datetime) -> JobPlan:
@@ -121,6 +88,10 @@ class _Decision:
         """The scheduler has not admitted it, or has put it back into the queue."""
         self.rests = spec.suspend or self.waits
         """It should have no members now."""
+        self.plans = [plan for plan in snapshot.plans if plan.refused is None and plan.invalid is None]
+        self.auto = next((plan for plan in self.plans if plan.auto), None)
+        self.asks = decide_asks(spec, self.before, snapshot.plans, now=now)
+        self.record, self.looks = self._look_at_master()
         self.crew = Crew(
             snapshot.job.name,
             self.before,
@@ -129,97 +100,151 @@ class _Decision:
             made_elsewhere=settings.made_by_masters,
             now=now,
         )
+        self.sizing = Sizing(
+            crew=self.crew,
+            spec=spec,
+            asks=self.asks,
+            settings=settings,
+            can_resize=snapshot.can_resize,
+            rests=self.rests,
+        )
 
     def plan(self) -> JobPlan:
-        crew, before, now, times = self.crew, self.before, self.now, self.settings.times
-        plans = [plan for plan in self.snapshot.plans if plan.refused is None and plan.invalid is None]
-        auto = next((plan for plan in plans if plan.auto), None)
-        known = before.master
-        if known.uid is None:
-            known = replace(known, uid=self.snapshot.made.get(master_name(self.job.name, known.term)))
-        record, looks = look_at_master(known, self.snapshot.pods, self.job.training, now=now)
+        crew, before = self.crew, self.before
         crew.observe()
-        asks = decide_asks(self.spec, before, self.snapshot.plans, now=now)
-        orders_of = None if self.settings.pod_scaler else auto
-        refusals = obey(crew, orders_of, before.grant.counts, suspended=self.rests)
-        alone = replace_alone(crew, self.spec, before.moves, looks, self.settings)
-        started = before.start_time
-        heard = self.job.training
-        ending = decide_end(
-            crew,
-            self.spec,
-            heard if heard is not None and heard.term == record.term else None,
-            started=started,
-            exhausted=alone.exhausted,
-            looks=looks,
-            settings=self.settings,
-        )
+        orders = None if self.settings.pod_scaler else self.auto
+        refusals = obey(crew, orders, before.grant.counts, suspended=self.rests)
+        alone = replace_alone(crew, self.spec, before.moves, self.looks, self.settings)
+        ending = self._ending(alone)
         if ending is not None:
             return self._end(ending)
-        moving = advance(crew, before.moves, plans, suspended=self.rests, most=self._most_moves())
-        grant = decide_grant(
-            before.grant,
-            asks,
+        moving = advance(
+            crew,
+            before.moves,
+            [self.sizing.with_moves(plan) for plan in self.plans],
+            suspended=self.rests,
+            most=self._most_moves(),
+        )
+        grant = self._grant(moving)
+        self._fit(grant)
+        over = not crew.members and (self.spec.suspend or not self._may_have_master())
+        master = self._master(wanted=not over)
+        if grant.counts != before.grant.counts:
+            crew.say("Suspended" if self.spec.suspend else "PutBack" if self.waits else "Resized", grant.reason)
+        memory = self._memory(grant, moving, master.record)
+        return self._carried_out(self._status(memory), master, alone, refusals, over=over)
+
+    # The steps -------------------------------------------------------------------------------------------------
+
+    def _look_at_master(self) -> tuple[MasterRecord, MasterLooks]:
+        known = self.before.master
+        if known.uid is None:
+            known = replace(known, uid=self.snapshot.made.get(master_name(self.job.name, known.term)))
+        return look_at_master(known, self.snapshot.pods, self.job.training, now=self.now)
+
+    def _ending(self, alone: Alone) -> Ending | None:
+        heard = self.job.training
+        return decide_end(
+            self.crew,
+            self.spec,
+            heard if heard is not None and heard.term == self.record.term else None,
+            started=self.before.start_time,
+            exhausted=alone.exhausted,
+            looks=self.looks,
+            settings=self.settings,
+        )
+
+    def _grant(self, moving: Moving) -> Grant:
+        crew = self.crew
+        return decide_grant(
+            self.before.grant,
+            self.asks,
             limit=self.limit,
             kept=_kept(crew, moving),
             surge=moving.surge,
-            victims=_victims(crew, moving.victims, plans, self.limit.victims),
+            victims=_victims(crew, moving.victims, self.plans, self.limit.victims),
             live={role: len(crew.live(role)) for role in ROLES},
             suspended=self.spec.suspend,
-            times=times,
-            now=now,
+            times=self.settings.times,
+            now=self.now,
         )
-        orders = [order for plan in plans if plan.ask in asks.winning for order in plan.create]
-        resting = "the job is suspended" if self.spec.suspend else self.limit.reason if self.waits else ""
-        fit(crew, grant, looks, self.settings, orders=orders, seats=before.seats, resting=resting)
-        over = not crew.members and (self.spec.suspend or not self._may_have_master())
+
+    def _fit(self, grant: Grant) -> None:
+        """Make the members as many as granted."""
+        fit(
+            self.crew,
+            grant,
+            self.looks,
+            self.settings,
+            orders=[order for plan in self.plans if plan.ask in self.asks.winning for order in plan.create],
+            seats=_returning(self.before.seats, self.asks),
+            resting="the job is suspended" if self.spec.suspend else self.limit.reason if self.waits else "",
+        )
+
+    def _master(self, *, wanted: bool) -> MasterPlan:
         master = plan_master(
-            record,
+            self.record,
             self.snapshot.pods,
-            wanted=not over,
+            wanted=wanted,
             makes_pods=self.settings.pod_scaler,
-            times=times,
-            now=now,
+            times=self.settings.times,
+            now=self.now,
         )
         if master.lost is not None:
-            crew.say("MasterLost", f"master {record.term} is followed by {master.record.term}: {master.lost}")
-        if grant.counts != before.grant.counts:
-            crew.say("Suspended" if self.spec.suspend else "PutBack" if self.waits else "Resized", grant.reason)
-        memory = replace(
+            followed = f"master {self.record.term} is followed by {master.record.term}"
+            self.crew.say("MasterLost", f"{followed}: {master.lost}")
+        return master
+
+    def _memory(self, grant: Grant, moving: Moving, master: MasterRecord) -> Memory:
+        before, crew = self.before, self.crew
+        return replace(
             before,
             members=crew.members,
             next_id=crew.next_ids,
-            wanted={role: each.count for role, each in asks.roles.items() if each.count is not None},
+            wanted={role: each.count for role, each in self.asks.roles.items() if each.count is not None},
             grant=grant,
             moves=moving.moves,
-            master=master.record,
-            accepted=asks.accepted,
-            seats=_seats(before) if self.rests else {},
-            start_time=None if self.rests else started or (now if crew.members else None),
+            master=master,
+            accepted=self.asks.accepted,
+            seats=_left(before, crew),
+            start_time=None if self.rests else before.start_time or (self.now if crew.members else None),
         )
-        status = self._status(memory, asks, looks)
-        form = form_of(master.record.term)
-        ensure = () if over else self._ensure(form, master.record.term)
-        check = () if over or ensure else self._check(form, master.record.term)
+
+    def _carried_out(
+        self, status: JobStatus, master: MasterPlan, alone: Alone, refusals: Sequence[Refusal], *, over: bool
+    ) -> JobPlan:
+        """The status, and what follows from it. `over`: nothing of the job has to be there but its record."""
+        crew, term = self.crew, master.record.term
+        form = form_of(term)
+        ensure = () if over else self._ensure(form, term)
+        check = () if over or ensure else self._check(form, term)
         if not ensure and not over:
             status = replace(status, memory=replace(status.memory, prepared=form))
-        creations = [master_pod(self.job, master.record.term, self.settings)] if master.create else []
-        unborn = crew.to_create(grant.counts)
-        more = len(unborn) > self.settings.most_at_once
-        dues = [grant.drain_by, alone.next_look, master.next_look, self._deadline(status.memory), self._silence(looks)]
-        dues.append(self._missed_from(looks))
+        memory = status.memory
+        unborn = crew.to_create(memory.grant.counts)
+        masters = [master_pod(self.job, term, self.settings)] if master.create else []
         return JobPlan(
             status=status,
-            plan_statuses=self._verdicts(asks, status, refusals),
+            plan_statuses=self._verdicts(status, refusals),
             ensure=ensure,
             check=check,
             form=form,
-            create=(*creations, *self._members(asks, unborn)),
+            create=(*masters, *self._members(unborn)),
             delete=tuple(PodRef(name=pod.name, uid=pod.uid) for pod in (*crew.to_delete(), *master.delete)),
-            resize=self._resizes(asks) if self.snapshot.can_resize else (),
+            resize=self.sizing.resizes(),
             notices=self._notices(status),
-            recheck_at=now if more else min((due for due in dues if due is not None and due > now), default=None),
+            resized=resize_of(
+                self.before,
+                memory,
+                self.asks,
+                auto=self.auto.ask if self.auto else None,
+                suspends=self.spec.suspend is not self._was_suspended(),
+            ),
+            lost=tuple(crew.lost),
+            recheck_at=self.now if len(unborn) > self.settings.most_at_once else self._next_look(memory, master, alone),
         )
+
+    # What they need --------------------------------------------------------------------------------------------
 
     def _may_have_master(self) -> bool:
         """A job that waits holds one only near its turn; until the scheduler has spoken, one that it has."""
@@ -228,6 +253,10 @@ class _Decision:
         if self.limit.allowance is None:
             return self.before.master.term > 0 and not self.before.master.stopped
         return self.limit.allowance.starts_master or self.limit.allowance.is_admitted
+
+    def _was_suspended(self) -> bool:
+        admitted = self.job.status.conditions.get(JobCondition.ADMITTED)
+        return admitted is not None and admitted.reason == "Suspended"
 
     def _most_moves(self) -> int | None:
         """Replacements that may start beside those they replace: what they have meanwhile nobody has granted them."""
@@ -247,20 +276,20 @@ class _Decision:
         status = _summed(replace(self.job.status, memory=memory, conditions=told), self.snapshot, self.job)
         status = replace(status, decision=ending.message, decided_at=self.now)
         notice = Notice(reason=ending.reason, note=ending.message, warning=not ending.success)
-        return JobPlan(status=status, notices=(notice,), recheck_at=self.now)
+        return JobPlan(status=status, notices=(notice,), lost=tuple(crew.lost), recheck_at=self.now)
 
-    def _status(self, memory: Memory, asks: Asks, looks: MasterLooks) -> JobStatus:
+    def _status(self, memory: Memory) -> JobStatus:
         said = say(
             memory,
-            asks,
+            self.asks,
             self.snapshot.pods,
             self.job.training,
             self.snapshot.troubles,
             suspended=self.spec.suspend,
             limit=self.limit,
-            master_answers=looks.answers,
+            master_answers=self.looks.answers,
             remarks=self._unknown_priorities(),
-            master_missed=self._missed(looks),
+            master_missed=self._missed(),
         )
         told = conditions(
             self.job.status.conditions,
@@ -299,13 +328,13 @@ class _Decision:
             if needs.priority is not None and needs.priority not in classes
         ]
 
-    def _members(self, asks: Asks, unborn: Sequence[Member]) -> list[Manifest]:
+    def _members(self, unborn: Sequence[Member]) -> list[Manifest]:
         made = []
         hosts = self._hosts()
         for member in unborn[: self.settings.most_at_once]:
             needs = needs_of(self.spec, member.role)
             if needs is not None:
-                resource = member.resource.over(asks.roles[member.role].resource)
+                resource = member.resource.over(self.asks.roles[member.role].resource)
                 host = next(hosts, None) if member.role is Role.WORKER else None
                 pod = member_pod(self.job, self.spec, needs, member, resource, self.settings)
                 made.append(pod if host is None else prefer(pod, host))
@@ -317,56 +346,17 @@ class _Decision:
         planned = {} if allowance is None else allowance.hosts
         return iter([host for host, count in sorted(planned.items()) for _ in range(count)])
 
-    def _unlike(self, asks: Asks, role: Role) -> list[tuple[PodSeen, Resource]]:
-        """Running Pods of a role that a plan has given another resource since, and what they should have."""
-        wanted = asks.roles[role]
-        if not wanted.sized_by or self.rests:
-            return []
-        found = []
-        for member in self.crew.live(role):
-            pod, target = self.crew.pods.get(member.name), member.resource.over(wanted.resource)
-            if pod is not None and pod.is_running and replace(target.over(pod.resource), gpu_type=None) != pod.resource:
-                found.append((pod, target))
-        return found
-
-    def _resizes(self, asks: Asks) -> tuple[Resize, ...]:
-        found = []
-        for role in ROLES:
-            needs = needs_of(self.spec, role)
-            for pod, target in self._unlike(asks, role):
-                if needs is not None and (pod.resource.cpu, pod.resource.memory) != (target.cpu, target.memory):
-                    container, resources = resized(needs, pod.resource, target, self.settings)
-                    ref = PodRef(name=pod.name, uid=pod.uid)
-                    found.append(Resize(pod=ref, container=container, resources=resources))
-        return tuple(found)
-
-    def _remark(self, plan: PlanSeen, asks: Asks) -> str:
-        """What a plan does not change."""
-        sized = [role for role in ROLES if asks.roles[role].sized_by == plan.ask]
-        count = sum(len(self._unlike(asks, role)) for role in sized)
-        if not count:
-            return self._put_off(sized)
-        why = "" if self.snapshot.can_resize else " (this server cannot resize Pods)"
-        return f"{count} running members keep what they have until it is changed in place{why}; new ones get it"
-
-    def _put_off(self, roles: Sequence[Role]) -> str:
-        """Which running members their hosts have not given what the server has agreed to, and why."""
-        pods = [self.crew.pods.get(member.name) for role in roles for member in self.crew.live(role)]
-        waiting = [pod for pod in pods if pod is not None and pod.resize_waits]
-        if not waiting:
-            return ""
-        more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-        return f"{waiting[0].name}{more}: keeps what it has until its host can change it: {waiting[0].resize_waits}"
-
-    def _verdicts(self, asks: Asks, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
+    def _verdicts(self, status: JobStatus, refusals: Sequence[Refusal]) -> dict[str, PlanStatus]:
         return {
             plan.ask: judge(
                 plan,
-                asks,
+                self.asks,
                 status.memory,
                 status.counts,
+                granted=settled_counts(status.memory),
+                limit=UNLIMITED if self.spec.suspend else self.limit,
                 refusals=refusals if plan.auto else (),
-                remark=self._remark(plan, asks),
+                remark=self.sizing.remark(plan),
                 pods=report(self.crew.members, self.crew.pods) if plan.auto else (),
                 now=self.now,
             )
@@ -380,38 +370,56 @@ class _Decision:
             said += tuple(Notice(reason="PriorityIgnored", note=note, warning=True) for note in unknown)
         return said + _notices(self.job, status.conditions)
 
+    def _next_look(self, memory: Memory, master: MasterPlan, alone: Alone) -> datetime | None:
+        """When time alone will have changed something."""
+        dues = [memory.grant.drain_by, alone.next_look, master.next_look, self._deadline(memory)]
+        dues += [self._silence(), self._missed_from()]
+        return min((due for due in dues if due is not None and due > self.now), default=None)
+
     def _deadline(self, memory: Memory) -> datetime | None:
         if memory.start_time is None or self.spec.active_deadline is None:
             return None
         return memory.start_time + self.spec.active_deadline
 
-    def _missed_from(self, looks: MasterLooks) -> datetime | None:
+    def _missed_from(self) -> datetime | None:
         """From when on it is said that nobody makes Pods. None: it is the operator who does, or a master answers."""
-        if not self.settings.pod_scaler or self.rests or looks.silent_since is None:
+        if not self.settings.pod_scaler or self.rests or self.looks.silent_since is None:
             return None
-        return looks.silent_since + self.settings.times.silence
+        return self.looks.silent_since + self.settings.times.silence
 
-    def _missed(self, looks: MasterLooks) -> str:
-        due = self._missed_from(looks)
+    def _missed(self) -> str:
+        due = self._missed_from()
         if due is None or self.now < due:
             return ""
         seconds = int(self.settings.times.silence.total_seconds())
         why = "nobody else makes or replaces Pods (--pod-scaler): look at its master's Pod and log"
         return f"no master has answered for {seconds} s, and {why}"
 
-    def _silence(self, looks: MasterLooks) -> datetime | None:
+    def _silence(self) -> datetime | None:
         """When all workers have ended well and nobody says so, we look again."""
-        workers = self.crew.seats(Role.WORKER)
+        workers, looks = self.crew.seats(Role.WORKER), self.looks
         if not workers or looks.silent_since is None or any(m.state is not MemberState.SUCCEEDED for m in workers):
             return None
         last = max(member.ended_at for member in workers if member.ended_at is not None)
         return max(last, looks.silent_since) + self.settings.times.silence
 
 
-def _seats(before: Memory) -> dict[tuple[Role, int], Resource]:
-    """What places have beyond their role's: kept while the job is suspended and has no members to remember it."""
+def _left(before: Memory, crew: Crew) -> dict[tuple[Role, int], Resource]:
+    """What places have beyond their role's that nobody takes now: whoever takes one next gets it."""
     given = (member for member in sorted(before.members, key=lambda member: member.id) if member.has_seat)
-    return {**before.seats, **{(each.role, each.rank): each.resource for each in given if not each.resource.is_silent}}
+    known = {**before.seats, **{(each.role, each.rank): each.resource for each in given}}
+    taken = {(member.role, member.rank) for role in ROLES for member in crew.seats(role)}
+    return {seat: resource for seat, resource in known.items() if seat not in taken and not resource.is_silent}
+
+
+def _returning(seats: Mapping[tuple[Role, int], Resource], asks: Asks) -> dict[tuple[Role, int], Resource]:
+    """What places get back. Memory is kept because there was too little once: not when the role has more by now."""
+    found = {}
+    for (role, rank), kept in seats.items():
+        now = asks.roles[role].resource.memory
+        less = kept.memory is not None and now is not None and kept.memory <= now
+        found[role, rank] = replace(kept, memory=None) if less else kept
+    return found
 
 
 def _kept(crew: Crew, moving: Moving) -> dict[Role, int]:

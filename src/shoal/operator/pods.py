@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from shoal.api.fields import Template
-from shoal.api.jobspec import JobSpec, RoleNeeds
-from shoal.api.labels import MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
+from shoal.api.jobspec import JobSpec, RoleNeeds, processes_with
+from shoal.api.labels import GENERATION, INCARNATION, MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
 from shoal.api.quantities import format_cores, format_mebibytes, mebibytes, parse_quantity
 from shoal.api.resources import Resource, of_template
 from shoal.core.errors import BadInput
@@ -64,7 +64,8 @@ def _member_pod(
     written = template.get("metadata") or {}
     pod: dict[str, Any] = template["spec"]
     _fill(pod, settings)
-    _train(pod["containers"][0], job, spec, needs, member, settings)
+    processes = processes_with(resource.over(needs.resource))
+    _train(pod["containers"][0], job, spec, member, processes, settings)
     _size(pod, resource, of_template(needs.template), settings)
     _keep_guaranteed(pod)
     if member.avoid_hosts:
@@ -85,6 +86,8 @@ def _member_pod(
                 **labels(job, member.role),
                 ROLE: str(member.role),
                 RANK_HINT: str(member.rank),
+                GENERATION: str(job.generation),
+                INCARNATION: str(member.id),
             },
             "annotations": dict(written.get("annotations") or {}),
             "ownerReferences": [owner(job)],
@@ -142,8 +145,8 @@ def _train(
     container: dict[str, Any],
     job: JobSeen,
     spec: JobSpec,
-    needs: RoleNeeds,
     member: Member,
+    processes: int,
     settings: OperatorSettings,
 ) -> None:
     """Put the agent in front of the user's command, and tell it who it is."""
@@ -151,14 +154,14 @@ def _train(
     if not command or PurePosixPath(command[0]).name != "shoal":
         command = [SHOAL, "agent", "--", *command]
     container["command"] = command
-    ours = _environment(job, spec, needs, member, settings)
+    ours = _environment(job, spec, member, processes, settings)
     env = [*spec.env, *(container.get("env") or [])]
     taken = {each["name"] for each in ours}
     container["env"] = [*(each for each in env if each.get("name") not in taken), *ours]
 
 
 def _environment(
-    job: JobSeen, spec: JobSpec, needs: RoleNeeds, member: Member, settings: OperatorSettings
+    job: JobSeen, spec: JobSpec, member: Member, processes: int, settings: OperatorSettings
 ) -> list[Manifest]:
     where = f"{service_name(job.name)}.{job.key.namespace}.svc:{settings.master_port}"
     said = {
@@ -171,7 +174,7 @@ def _environment(
         "SHOAL_AGENT_JOB": job.name,
         "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
         "SHOAL_AGENT_ROLE": str(member.role),
-        "SHOAL_AGENT_SLOTS": str(needs.processes),
+        "SHOAL_AGENT_SLOTS": str(processes),
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
     if spec.checkpoint_path is not None:
@@ -310,7 +313,9 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     }
     if settings.pod_scaler:
         said |= {"SHOAL_SCALER": POD_SCALER, "SHOAL_POD_SETTINGS": pod_settings(settings)}
-    scaler = {SCALER: POD_SCALER} if settings.pod_scaler else {}
+    more = {ROLE: MASTER, TERM: str(term), GENERATION: str(job.generation), INCARNATION: str(term)}
+    if settings.pod_scaler:
+        more[SCALER] = POD_SCALER
     env: list[Manifest] = [{"name": name, "value": value} for name, value in said.items()]
     secrets = settings.image_pull_secrets
     env.append({"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
@@ -340,7 +345,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": metadata(job, master_name(job.name, term), MASTER, **{ROLE: MASTER, TERM: str(term)}, **scaler),
+        "metadata": metadata(job, master_name(job.name, term), MASTER, **more),
         "spec": {
             "restartPolicy": "Never",
             "serviceAccountName": service_name(job.name),

@@ -12,7 +12,6 @@ hold up neither a deletion nor the next master.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -20,10 +19,12 @@ from functools import partial
 from shoal.api.labels import MASTER, ROLE
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
+from shoal.operator.actions import JobPlan, Resize
 from shoal.operator.allowances import Allowance, Allowances
+from shoal.operator.holding import Holding, trouble_of
 from shoal.operator.masters import master_name
 from shoal.operator.pacing import Pace
-from shoal.operator.plan import JobPlan, Resize, plan_job
+from shoal.operator.plan import plan_job
 from shoal.operator.ports import Cluster, Json
 from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
@@ -36,8 +37,6 @@ log = logging.getLogger("shoal.operator")
 
 _SOON = timedelta(milliseconds=200)
 """After an outdated decision: the newer object is on its way, and wakes us before that."""
-_FIRST_RETRY = timedelta(seconds=2)
-_LAST_RETRY = timedelta(minutes=2)
 _AFTER_REFUSAL = timedelta(seconds=30)
 """Before a plan's status that the server did not take is written again."""
 
@@ -53,15 +52,6 @@ class Part(StrEnum):
     """Another look at fixed objects that an earlier process made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A part of a job for which the server refused something."""
-
-    troubles: tuple[Trouble, ...]
-    retry_at: datetime
-    failures: int
-
-
 class Reconciler:
     """`reconcile` is the whole of it. What it remembers between looks it could do without: it saves calls."""
 
@@ -73,18 +63,21 @@ class Reconciler:
         clock: Callable[[], datetime],
         reader: Reader | None = None,
         allowances: Allowances | None = None,
+        recorded: Callable[[JobPlan], None] | None = None,
     ) -> None:
-        """`allowances`: where the scheduler's are found; None: there is no scheduler."""
+        """`allowances`: where the scheduler's are found; None: there is no scheduler. `recorded`: who counts decisions
+        that were written down."""
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
         self._allowances = allowances
+        self._recorded = recorded
         self._reader = reader or Reader(settings.defaults)
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
         self._ensured: dict[str, set[str]] = {}
         """Of each job that is being prepared, what exists."""
-        self._held: dict[str, dict[Part, Held]] = {}
+        self.holding = Holding(clock, order=Part)
         self._made: dict[str, dict[str, str]] = {}
         """Of each job, names and uids of Pods that were made and not yet seen to be recorded."""
         self._said: dict[str, tuple[str, PlanStatus]] = {}
@@ -119,11 +112,10 @@ class Reconciler:
         made = await self._act(job, plan)
         await self._resize(there, job, plan)
         again = await self._answer(job, plan, seen, made=made)
-        now = self._clock()
         if self._troubles(job) != before:
             return timedelta(0)  # something is refused, or no longer: say so
-        retries = [max(held.retry_at - now, timedelta(0)) for held in self._held.get(job.uid, {}).values()]
-        looks = [each for each in (untold, again, _until(plan.recheck_at, now), *retries) if each is not None]
+        due = _until(plan.recheck_at, self._clock())
+        looks = [each for each in (untold, again, due, *self.holding.retries(job.uid)) if each is not None]
         return min(looks, default=None)
 
     async def _plan(
@@ -169,6 +161,8 @@ class Reconciler:
         if (left := self._pace.left(job.uid, self._clock())) is not None and counts_starts_only(status, written):
             return left
         await self._write_status(there, job.uid, status)
+        if self._recorded is not None:
+            self._recorded(plan)
         for notice in plan.notices:
             self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
         return None
@@ -242,19 +236,17 @@ class Reconciler:
 
     async def _try(self, job: JobSeen, part: Part, calls: list[Callable[[], Awaitable[None]]]) -> bool:
         """Make the calls of one part, unless it is held back. Returns whether all of it is done."""
-        held = self._held.get(job.uid, {}).get(part)
-        if held is not None and calls and self._clock() < held.retry_at:
+        if calls and self.holding.is_held(job.uid, part):
             return False
         troubles = await self._all(calls)
         if troubles:
-            self._hold(job, part, troubles, held)
-        elif held is not None:
-            del self._held[job.uid][part]
+            self.holding.refused(job.uid, part, troubles)
+        else:
+            self.holding.done(job.uid, part)
         return not troubles
 
     def _troubles(self, job: JobSeen) -> tuple[Trouble, ...]:
-        parts = self._held.get(job.uid, {})
-        found = [trouble for part in Part if part in parts for trouble in parts[part].troubles]
+        found = [*self.holding.troubles(job.uid)]
         if self._allowances is not None and self._allowances.trouble is not None:
             found.append(Trouble(reason="SchedulerFailing", message=self._allowances.trouble))
         return tuple(dict.fromkeys(found))
@@ -293,22 +285,14 @@ class Reconciler:
                     return
                 try:
                     await call()
-                except NameTaken as exc:
-                    troubles.append(Trouble(reason="NameConflict", message=str(exc)))
-                except Denied as exc:
-                    troubles.append(Trouble(reason=exc.reason, message=str(exc)))
+                except (NameTaken, Denied) as exc:
+                    troubles.append(trouble_of(exc))
 
         answers = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return tuple(sorted(set(troubles), key=lambda trouble: (trouble.reason, trouble.message)))
-
-    def _hold(self, job: JobSeen, part: Part, troubles: tuple[Trouble, ...], held: Held | None) -> None:
-        failures = held.failures + 1 if held else 0
-        wait = min(_FIRST_RETRY * (1 << min(failures, 16)), _LAST_RETRY)
-        parts = self._held.setdefault(job.uid, {})
-        parts[part] = Held(troubles=troubles, retry_at=self._clock() + wait, failures=failures)
 
     async def _judge_orphans(self, key: Key) -> None:
         for raw in self._cluster.plans(key.namespace, key.name):
@@ -324,7 +308,7 @@ class Reconciler:
         uid = self._uids.pop(key, None)
         if uid is not None:
             self._prepared.pop(uid, None)
-            self._held.pop(uid, None)
+            self.holding.forget(uid)
             self._ensured.pop(uid, None)
             self._made.pop(uid, None)
             self._resized.pop(uid, None)

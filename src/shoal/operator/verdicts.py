@@ -4,13 +4,15 @@ A plan for a job that is not there waits, and says for what. One for a job that 
 refused. One that somebody changed his mind about later is superseded; it comes back into force when the later one goes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from shoal.api.elasticjob import Role
 from shoal.api.scaleplan import PlanCondition
 from shoal.core.pods import PodPhase, PodSeen
 from shoal.operator.asks import MOST_PLANS, Asks
+from shoal.operator.grants import UNLIMITED, Limit
 from shoal.operator.members import Refusal
 from shoal.operator.memory import Member, MemberState, Memory, MoveState
 from shoal.operator.snapshot import Done, Key, PlanSeen, PlanStatus, PodReport, RoleCounts, Trim
@@ -25,19 +27,21 @@ def judge(
     memory: Memory,
     counts: Mapping[Role, RoleCounts],
     *,
+    granted: Mapping[Role, int],
+    limit: Limit = UNLIMITED,
     refusals: Sequence[Refusal] = (),
     remark: str = "",
     pods: tuple[PodReport, ...] = (),
     now: datetime,
 ) -> PlanStatus:
-    """The status of a plan whose job is there and not over."""
+    """The status of a plan whose job is there and not over. `granted`: replacements on their way not counted."""
     why = plan.invalid or plan.refused
     if why is not None:
         return _refused(plan, "InvalidPlan" if plan.invalid else "Contradiction", why, now=now)
     if plan.ask in asks.too_many:
         why = f"there are {MOST_PLANS} plans for this job already; delete some that are superseded"
         return _refused(plan, "TooManyPlans", why, now=now)
-    trims = asks.trims.get(plan.ask, ())
+    trims = one_each([*asks.trims.get(plan.ask, ()), *_not_granted(plan, asks, granted, limit)])
     trims += tuple(Trim(what=f"createPods/{each.name}", reason=each.reason) for each in refusals)
     done = tuple(
         Done(entry=move.name, pod=move.replacement, outcome=f"{move.state}: {move.reason}")
@@ -102,6 +106,29 @@ def _report(member: Member, pod: PodSeen | None) -> PodReport:
         resource=pod.resource if pod else member.resource,
         replaces=member.replaces,
     )
+
+
+def _not_granted(plan: PlanSeen, asks: Asks, granted: Mapping[Role, int], limit: Limit) -> list[Trim]:
+    """What the scheduler has left of the counts that this plan has pinned."""
+    if not limit.is_scheduled:
+        return []
+    asked = {role: each.count for role, each in asks.roles.items() if each.source == plan.ask and each.count}
+    return [
+        Trim(what=f"{role}.replicas", asked=str(count), got=str(granted.get(role, 0)), reason=limit.reason)
+        for role, count in asked.items()
+        if granted.get(role, 0) < count
+    ]
+
+
+def one_each(trims: Iterable[Trim]) -> tuple[Trim, ...]:
+    """What was cut more than once, told as one: from what was asked for to what was left, and every reason."""
+    found: dict[str, Trim] = {}
+    for trim in trims:
+        first = found.get(trim.what)
+        if first is not None:
+            trim = replace(first, got=trim.got, reason="; ".join(dict.fromkeys((first.reason, trim.reason))))
+        found[trim.what] = trim
+    return tuple(found.values())
 
 
 def _admitted(*, in_force: bool, trims: tuple[Trim, ...], remark: str) -> Said:

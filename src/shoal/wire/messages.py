@@ -212,7 +212,8 @@ class Welcome(Message, frozen=True, kw_only=True):
     sdk: bool
     """The job's processes are known to use the SDK: start them at once, they wait for a world by themselves."""
     max_workers: int
-    """The most training processes the job can have: the default number of micro-batches in a step."""
+    """How many micro-batches a step has where the script does not say: the most training processes the job can have,
+    unless its owner asks for another number."""
     heartbeat_seconds: float
     max_restarts: int
     command: tuple[str, ...] = ()

@@ -40,9 +40,11 @@ def test_a_job_that_says_nothing_has_the_defaults() -> None:
 
 def test_what_a_job_says_reaches_its_master() -> None:
     worker = {"min": 2, "max": 6, "restartCount": 0, "resource": {"gpu": 4, "memory": "8Gi"}}
-    spec = understood(a_job(worker, nodeUnit=2, resourceLimits={"memory": "64Gi"}))
+    spec = understood(a_job(worker, nodeUnit=2, resourceLimits={"memory": "64Gi"}, globalBatch=48))
     assert (spec.min_nodes, spec.max_nodes, spec.nproc, spec.node_unit, spec.max_restarts) == (2, 6, 4, 2, 0)
     assert spec.memory_limit == 32 * 1024  # what two could have
+    assert spec.micro_batches == 48
+    assert understood(a_job(worker)).micro_batches == 6 * 4
 
 
 @pytest.mark.parametrize(

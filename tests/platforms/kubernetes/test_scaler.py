@@ -27,7 +27,7 @@ from shoal.platforms.kubernetes.platform import still_understood
 from shoal.platforms.kubernetes.scaler import ElasticJobScaler, PodScaler, ScalerSettings
 from shoal.stores import MemoryState, MemoryStore
 from shoal.wire.client import connect
-from shoal.wire.messages import PROTOCOL, Hello
+from shoal.wire.messages import PROTOCOL, Hello, Prepare, Ready
 from shoal.wire.tokens import JobKeys, Purpose
 
 PATIENCE = 30
@@ -66,8 +66,9 @@ class Operator:
         await self.client.delete(ELASTIC_JOBS, "j", namespace="default")
         await self.make()
 
-    async def change(self, **worker: Any) -> None:
-        await self.client.patch(ELASTIC_JOBS, "j", Merge({"spec": {"worker": worker}}), namespace="default")
+    async def change(self, *, spec: Json | None = None, **worker: Any) -> None:
+        patch = Merge({"spec": {**(spec or {}), "worker": worker}})
+        await self.client.patch(ELASTIC_JOBS, "j", patch, namespace="default")
 
     async def grant(self, count: int, *victims: str) -> None:
         grant = {"generation": 1, "counts": [{"role": "worker", "count": count}], "victims": list(victims)}
@@ -273,30 +274,55 @@ async def test_what_is_changed_in_a_jobs_spec_reaches_its_master_and_what_is_wro
         await until(master, lambda view: view.min_nodes == 3)
 
 
-async def test_an_agent_is_told_of_as_many_workers_as_there_may_be(operator: Operator) -> None:
+@pytest.mark.parametrize(("spec", "batch"), [({}, 20), ({"globalBatch": 12}, 12)], ids=["as-many-as-max", "as-asked"])
+async def test_all_agents_are_told_of_the_same_batch_whatever_is_granted(
+    operator: Operator, spec: dict[str, int], batch: int
+) -> None:
     async with a_master(declaring(operator)) as master:
-        await operator.change(max=20)
+        await operator.change(max=20, spec=spec)
         await operator.grant(1)
         await operator.report(0)
         await until(master, lambda view: view.max_nodes == 20 and len(view.nodes) == 1)
-        hello = Hello(
-            protocol=PROTOCOL,
-            job="j",
-            node="worker-0",
-            incarnation=1,
-            host="h",
-            address="127.0.0.1",
-            slots=1,
-            pid=1,
-            generation=0,
-            sdk=True,
-        )
-        for granted, most in ((1, 20), (30, 30)):
+        hello = a_hello("worker-0")
+        for granted in (1, 21):  # one more than the most: a replacement starts
             await operator.grant(granted)
             await until(master, lambda view, granted=granted: view.target == granted)  # type: ignore[misc]
             connection = await connect(master.url, token=KEYS.token(Purpose.AGENT), hello=hello)
-            assert connection.welcome.max_workers == most
+            assert connection.welcome.max_workers == batch
             await connection.close()
+
+
+async def test_members_may_have_different_numbers_of_processes(operator: Operator) -> None:
+    async with a_master(declaring(operator)) as master:
+        await operator.grant(2)
+        await operator.report(0)
+        await operator.report(1)
+        await until(master, lambda view: len(view.nodes) == 2)
+        agents = [
+            await connect(master.url, token=KEYS.token(Purpose.AGENT), hello=a_hello(node, slots=slots))
+            for node, slots in (("worker-0", 1), ("worker-1", 2))
+        ]
+        for agent, steps in zip(agents, ((None,), (None, None)), strict=True):
+            await agent.send(Ready(incarnation=1, steps=steps, sdk=True))
+        prepared = [await anext(message async for message in agent if isinstance(message, Prepare)) for agent in agents]
+        assert {message.world.size for message in prepared} == {3}
+        for agent in agents:
+            await agent.close()
+
+
+def a_hello(node: str, *, slots: int = 1) -> Hello:
+    return Hello(
+        protocol=PROTOCOL,
+        job="j",
+        node=node,
+        incarnation=1,
+        host="h",
+        address="127.0.0.1",
+        slots=slots,
+        pid=1,
+        generation=0,
+        sdk=True,
+    )
 
 
 # PodScaler ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What may change in a job that has begun: its bounds, its budgets, its limits.
 
 Its name, its command and where its checkpoints go may not. How many processes a node has may only while there is no
-node: those that are there have as many as they were started with.
+node: those that are there have as many as they were started with. The same for the micro-batches of a step: all members
+must count alike, so a higher maximum of nodes makes no larger batch of a job that trains.
 """
 
 import sys
@@ -17,7 +18,12 @@ _WORDS = {
     "max_restarts": "{} restarts for each seat",
     "memory_limit": "at most {} MiB of memory for a node",
     "nproc": "{} processes per node",
+    "global_batch": "{} micro-batches in a step",
     "fills_grant": "its master launches its nodes: {}",
+}
+_NONE = {
+    "memory_limit": "no limit of memory",
+    "global_batch": "as many micro-batches in a step as there can be processes",
 }
 
 
@@ -42,8 +48,14 @@ def following(job: Job, asked: JobSpec) -> JobSpec:
         max_restarts=asked.max_restarts,
         memory_limit=asked.memory_limit,
         nproc=job.spec.nproc if has_nodes else asked.nproc,
+        global_batch=_batch(job.spec, asked) if has_nodes else asked.global_batch,
         fills_grant=asked.fills_grant,
     )
+
+
+def _batch(spec: JobSpec, asked: JobSpec) -> int | None:
+    """What keeps the steps of a job that trains as they are."""
+    return spec.global_batch if asked.max_nodes == spec.max_nodes else spec.micro_batches
 
 
 def respecified(job: Job, asked: JobSpec) -> Job:
@@ -62,8 +74,5 @@ def respecified(job: Job, asked: JobSpec) -> Job:
 def difference(before: JobSpec, after: JobSpec) -> str:
     """What has changed, in words."""
     changed = [name for name in _WORDS if getattr(before, name) != getattr(after, name)]
-    said = [
-        "no limit of memory" if getattr(after, name) is None else _WORDS[name].format(getattr(after, name))
-        for name in changed
-    ]
-    return ", ".join(said)
+    said = {name: getattr(after, name) for name in changed}
+    return ", ".join(_NONE[name] if value is None else _WORDS[name].format(value) for name, value in said.items())

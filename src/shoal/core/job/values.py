@@ -45,7 +45,14 @@ class JobSpec:
     """On such a platform: it says only how many, and the job launches them. So it is where masters make the Pods."""
     memory_limit: int | None = None
     """MiB one node may have at most; None: not limited."""
+    global_batch: int | None = None
+    """Micro-batches in a step where the script does not say; None: as many as there can be training processes."""
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
+
+    @property
+    def micro_batches(self) -> int:
+        """How many a step has, however many processes there are, unless the script says another number."""
+        return self.max_nodes * self.nproc if self.global_batch is None else self.global_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

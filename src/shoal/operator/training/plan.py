@@ -13,8 +13,8 @@ from shoal.api.fields import MAX_ENTRIES
 from shoal.api.trainingjob import MAX_SCALE_RECORDS, TrainingCondition, TrainingRole
 from shoal.api.trainingspec import TrainingSpec
 from shoal.core.workloads import Workload, WorkloadKind
+from shoal.operator.actions import Notice, PodRef
 from shoal.operator.objects import Manifest
-from shoal.operator.plan import Notice, PodRef
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Condition
 from shoal.operator.standings import to_status

@@ -9,13 +9,13 @@ do with it goes on: a Job that the quota does not admit holds up no eviction, an
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.allowances import Allowance, Allowances
+from shoal.operator.holding import Holding, trouble_of
 from shoal.operator.ports import Json
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
@@ -28,17 +28,6 @@ from shoal.operator.writing import differs
 from shoal.scheduler.rows import JobKey, Kind
 
 _SOON = timedelta(milliseconds=200)
-_FIRST_RETRY = timedelta(seconds=2)
-_LAST_RETRY = timedelta(minutes=2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """A kind of call that the server refused for a job."""
-
-    trouble: Trouble
-    retry_at: datetime
-    failures: int
 
 
 class TrainingReconciler:
@@ -60,7 +49,7 @@ class TrainingReconciler:
         self._reader = TrainingReader()
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
-        self._held: dict[str, dict[str, _Held]] = {}
+        self._holding = Holding(clock)
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """One look. Returns when to look again, if nothing happens before."""
@@ -78,7 +67,7 @@ class TrainingReconciler:
             return _SOON
 
     async def _look(self, there: Json, job: TrainingSeen) -> timedelta | None:
-        before = self._troubles(job)
+        before = self._holding.troubles(job.uid)
         snapshot = TrainingSnapshot(
             job=job,
             workloads=tuple(self._cluster.workloads(job.uid)),
@@ -90,11 +79,9 @@ class TrainingReconciler:
         plan = plan_training_job(snapshot, self._settings, now=self._clock())
         await self._record(there, job, plan)
         await self._act(job, plan)
-        if plan.again or self._troubles(job) != before:
+        if plan.again or self._holding.troubles(job.uid) != before:
             return timedelta(0)
-        now = self._clock()
-        retries = [max(held.retry_at - now, timedelta(0)) for held in self._held.get(job.uid, {}).values()]
-        return min(retries, default=None)
+        return min(self._holding.retries(job.uid), default=None)
 
     def _allowed(self, job: TrainingSeen) -> Allowance | None:
         if self._allowances is None:
@@ -132,42 +119,29 @@ class TrainingReconciler:
         """Each for itself: one that a disruption budget keeps in place holds up no other. And all at once: the Job
         would replace a Pod that has ended before its parallelism is lowered."""
         parts = {f"evict {each.uid}": each for each in plan.evict}
-        held = self._held.get(job.uid, {})
-        for part in [part for part in held if part.startswith("evict ") and part not in parts]:
-            del held[part]
+        for part in self._holding.parts(job.uid):
+            if part.startswith("evict ") and part not in parts:
+                self._holding.done(job.uid, part)
         evict, namespace = self._cluster.evict, job.key.namespace
         tries = (self._try(job, part, [partial(evict, namespace, pod.name, pod.uid)]) for part, pod in parts.items())
         await asyncio.gather(*tries)
 
     async def _try(self, job: TrainingSeen, part: str, calls: Sequence[Callable[[], Awaitable[None]]]) -> bool:
         """Make the calls of one part, unless it is held back. Returns whether all of it is done."""
-        held = self._held.get(job.uid, {}).get(part)
-        if held is not None and calls and self._clock() < held.retry_at:
+        if calls and self._holding.is_held(job.uid, part):
             return False
         for call in calls:
             try:
                 await call()
-            except NameTaken as exc:
-                return self._hold(job, part, Trouble(reason="NameConflict", message=str(exc)), held)
-            except Denied as exc:
-                return self._hold(job, part, Trouble(reason=exc.reason, message=str(exc)), held)
-        if held is not None:
-            del self._held[job.uid][part]
+            except (NameTaken, Denied) as exc:
+                self._holding.refused(job.uid, part, [trouble_of(exc)])
+                return False
+        self._holding.done(job.uid, part)
         return True
-
-    def _hold(self, job: TrainingSeen, part: str, trouble: Trouble, held: _Held | None) -> bool:
-        failures = held.failures + 1 if held else 0
-        wait = min(_FIRST_RETRY * (1 << min(failures, 16)), _LAST_RETRY)
-        parts = self._held.setdefault(job.uid, {})
-        parts[part] = _Held(trouble=trouble, retry_at=self._clock() + wait, failures=failures)
-        return False
-
-    def _troubles(self, job: TrainingSeen) -> tuple[Trouble, ...]:
-        return tuple(dict.fromkeys(held.trouble for held in self._held.get(job.uid, {}).values()))
 
     def _forget(self, key: Key) -> None:
         uid = self._uids.pop(key, None)
         if uid is not None:
             self._prepared.pop(uid, None)
-            self._held.pop(uid, None)
+            self._holding.forget(uid)
             self._reader.forget(uid)

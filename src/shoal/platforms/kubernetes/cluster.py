@@ -8,7 +8,6 @@ Everything here is repeatable. An object that exists is accepted when its contro
 and is somebody else's otherwise: it is never adopted.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -29,7 +28,7 @@ from shoal.platforms.kubernetes.errors import (
     QuotaExceeded,
 )
 from shoal.platforms.kubernetes.events import Recorder, reference
-from shoal.platforms.kubernetes.informer import Informer, InformerSettings
+from shoal.platforms.kubernetes.informer import Caches, Informer, InformerSettings
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import (
     NETWORK_POLICIES,
@@ -79,7 +78,7 @@ _MEANWHILE = 5
 status. A status costs the server as much as five Pods: of a job's start it tells once or twice, not each second."""
 
 
-class KubernetesCluster:
+class KubernetesCluster(Caches):
     """The operator's port `Cluster`. `run` keeps the caches up to date; before `synced` nothing may be read."""
 
     def __init__(
@@ -193,20 +192,6 @@ class KubernetesCluster:
         found = [(metadata_of(each).namespace, metadata_of(each).name) for each in self._jobs.all()]
         named = [_job_of(each) for each in (*self._plans.all(), *self._resources.all())]
         return list(dict.fromkeys([*found, *((namespace, name) for namespace, name in named if name)]))
-
-    async def run(self) -> None:
-        """Keep the caches up to date until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in self.informers:
-                tasks.create_task(informer.run())
-
-    async def synced(self) -> None:
-        for informer in self.informers:
-            await informer.synced()
-
-    @property
-    def has_synced(self) -> bool:
-        return all(informer.has_synced for informer in self.informers)
 
     # Reading ---------------------------------------------------------------------------------------------------
 

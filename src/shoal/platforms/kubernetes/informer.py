@@ -21,7 +21,8 @@ of ours ends it.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -248,6 +249,33 @@ class Informer(Generic[T]):
 
     async def _pause(self, failures: int) -> None:
         await asyncio.sleep(self._settings.backoff.seconds(failures, self._rng.random()))
+
+
+class Caches(ABC):
+    """Several informers as one: what reads more than one kind. Before `synced` nothing may be read."""
+
+    @property
+    @abstractmethod
+    def informers(self) -> Sequence[Informer[Any]]: ...
+
+    @property
+    def indispensable(self) -> Sequence[Informer[Any]]:
+        """Those without which nothing can be said."""
+        return self.informers
+
+    async def run(self) -> None:
+        """Keep the caches up to date until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self.informers:
+                tasks.create_task(informer.run())
+
+    async def synced(self) -> None:
+        for informer in self.indispensable:
+            await informer.synced()
+
+    @property
+    def has_synced(self) -> bool:
+        return all(informer.has_synced for informer in self.indispensable)
 
 
 def _later(one: str, other: str) -> str:

@@ -83,6 +83,7 @@ def understood(job: ElasticJob, defaults: JobDefaults | None = None, *, fills_gr
         nproc=worker.processes,
         node_unit=meant.node_unit,
         max_restarts=worker.restart_count,
+        global_batch=meant.global_batch,
         platform_grows=True,
         fills_grant=fills_grant,
         # What all may have together, shared by the fewest that can train: more than that no member can ever get.

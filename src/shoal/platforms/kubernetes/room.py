@@ -12,7 +12,7 @@ from shoal.core.hosts import HostSeen, PodUse, QuotaSeen
 from shoal.platforms.kubernetes.cache import Change, Removed, Updated
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.events import Recorder, reference
-from shoal.platforms.kubernetes.informer import Informer, InformerSettings
+from shoal.platforms.kubernetes.informer import Caches, Informer, InformerSettings
 from shoal.platforms.kubernetes.objects import (
     ACCESS_REVIEWS,
     CONFIG_MAPS,
@@ -42,7 +42,7 @@ async def may_see_hosts(client: Client) -> bool:
     return True
 
 
-class KubernetesRoom:
+class KubernetesRoom(Caches):
     """`run` keeps it up to date; before `synced` nothing may be read."""
 
     def __init__(
@@ -76,23 +76,9 @@ class KubernetesRoom:
         rest = (self._pods, self._quotas, self._settings)
         return (self._nodes, *rest) if self.sees_hosts else rest
 
-    async def run(self) -> None:
-        """Keep the caches up to date until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in self.informers:
-                tasks.create_task(informer.run())
-
-    async def synced(self) -> None:
-        """But for the settings: without them the defaults hold (`settings_read`)."""
-        for informer in self._indispensable:
-            await informer.synced()
-
     @property
-    def has_synced(self) -> bool:
-        return all(informer.has_synced for informer in self._indispensable)
-
-    @property
-    def _indispensable(self) -> Sequence[Informer[Any]]:
+    def indispensable(self) -> Sequence[Informer[Any]]:
+        """All but the settings: without them the defaults hold (`settings_read`)."""
         return [informer for informer in self.informers if informer is not self._settings]
 
     async def settings_read(self, patience: float) -> str | None:

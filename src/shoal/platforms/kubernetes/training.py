@@ -5,7 +5,6 @@ operator's own cache. What is read may be behind the API server; every write say
 writing the same twice changes nothing, so that costs at most another look.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from shoal.platforms.kubernetes.cluster import (
     with_kind,
 )
 from shoal.platforms.kubernetes.errors import AlreadyExists, Conflict, Forbidden, Invalid, NotFound, TooManyRequests
-from shoal.platforms.kubernetes.informer import Informer, InformerSettings
+from shoal.platforms.kubernetes.informer import Caches, Informer, InformerSettings
 from shoal.platforms.kubernetes.kinds import TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import PODS, Pod, metadata_of
 from shoal.platforms.kubernetes.workloads import WORKLOADS, training_pod, workload_seen
@@ -36,7 +35,7 @@ _TRACKED = "batch.kubernetes.io/job-tracking"
 """The finalizer by which the Job controller keeps a Pod until it has counted how that ended."""
 
 
-class KubernetesTraining:
+class KubernetesTraining(Caches):
     """The operator's port `TrainingCluster`. `run` keeps the caches up to date; before `synced` nothing may be read."""
 
     def __init__(
@@ -98,20 +97,6 @@ class KubernetesTraining:
         self._cluster.on_pod(pod)
         for informer in self._workloads.values():
             informer.on_change(workload)
-
-    async def run(self) -> None:
-        """Keep the caches up to date until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for informer in self.informers:
-                tasks.create_task(informer.run())
-
-    async def synced(self) -> None:
-        for informer in self.informers:
-            await informer.synced()
-
-    @property
-    def has_synced(self) -> bool:
-        return all(informer.has_synced for informer in self.informers)
 
     def known_jobs(self) -> Sequence[tuple[str, str]]:
         return [(metadata_of(each).namespace, metadata_of(each).name) for each in self._jobs.all()]

@@ -1,0 +1,96 @@
+"""What running members have, and what plans have given them since.
+
+Cpu and memory are changed in place where the server can; another number of devices takes another Pod, so the member is
+moved to one. What neither changes is said on the plan: only new members get it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.api.elasticjob import Role
+from shoal.api.jobspec import JobSpec
+from shoal.api.resources import GPU_NAMES, Resource
+from shoal.core.pods import PodSeen
+from shoal.operator.actions import PodRef, Resize
+from shoal.operator.asks import ROLES, Asks, needs_of
+from shoal.operator.crew import Crew
+from shoal.operator.pods import resized
+from shoal.operator.settings import OperatorSettings
+from shoal.operator.snapshot import MoveOrder, PlanSeen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """Questions about one job's members as they are when they are asked."""
+
+    crew: Crew
+    spec: JobSpec
+    asks: Asks
+    settings: OperatorSettings
+    can_resize: bool
+    """The server changes what a running Pod has."""
+    rests: bool
+    """The job is to have no members now: nothing is changed in those that leave."""
+
+    def with_moves(self, plan: PlanSeen) -> PlanSeen:
+        """The plan, with a move for each running member to which it gives another number of devices."""
+        if self.settings.gpu_resource not in GPU_NAMES:
+            return plan  # how many a running Pod has cannot be told
+        named = {order.name for order in plan.migrate}
+        more = [
+            MoveOrder(name=pod.name)
+            for role, ask in plan.roles.items()
+            if ask.resource.gpu_num is not None and self.asks.roles[role].sized_by == plan.ask
+            for pod, target in self._unlike(role)
+            if pod.name not in named and _has_other_devices(pod, target)
+        ]
+        return replace(plan, migrate=(*plan.migrate, *more))
+
+    def resizes(self) -> tuple[Resize, ...]:
+        """What to change in place."""
+        if not self.can_resize:
+            return ()
+        found = []
+        for role in ROLES:
+            needs = needs_of(self.spec, role)
+            for pod, target in self._unlike(role):
+                if needs is not None and (pod.resource.cpu, pod.resource.memory) != (target.cpu, target.memory):
+                    container, resources = resized(needs, pod.resource, target, self.settings)
+                    ref = PodRef(name=pod.name, uid=pod.uid)
+                    found.append(Resize(pod=ref, container=container, resources=resources))
+        return tuple(found)
+
+    def remark(self, plan: PlanSeen) -> str:
+        """What a plan does not change."""
+        sized = [role for role in ROLES if self.asks.roles[role].sized_by == plan.ask]
+        unlike = [each for role in sized for each in self._unlike(role)]
+        count = sum(not _has_other_devices(pod, target) for pod, target in unlike)
+        if not count:
+            return self._put_off(sized)
+        why = "" if self.can_resize else " (this server cannot resize Pods)"
+        return f"{count} running members keep what they have until it is changed in place{why}; new ones get it"
+
+    def _put_off(self, roles: Sequence[Role]) -> str:
+        """Which running members their hosts have not given what the server has agreed to, and why."""
+        pods = [self.crew.pods.get(member.name) for role in roles for member in self.crew.live(role)]
+        waiting = [pod for pod in pods if pod is not None and pod.resize_waits]
+        if not waiting:
+            return ""
+        more = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        return f"{waiting[0].name}{more}: keeps what it has until its host can change it: {waiting[0].resize_waits}"
+
+    def _unlike(self, role: Role) -> list[tuple[PodSeen, Resource]]:
+        """Running Pods of a role that a plan has given another resource since, and what they should have."""
+        wanted = self.asks.roles[role]
+        if not wanted.sized_by or self.rests:
+            return []
+        found = []
+        for member in self.crew.live(role):
+            pod, target = self.crew.pods.get(member.name), member.resource.over(wanted.resource)
+            if pod is not None and pod.is_running and replace(target.over(pod.resource), gpu_type=None) != pod.resource:
+                found.append((pod, target))
+        return found
+
+
+def _has_other_devices(pod: PodSeen, target: Resource) -> bool:
+    return (pod.resource.gpu_num or 0) != (target.gpu_num or 0)
