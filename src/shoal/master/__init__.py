@@ -4,7 +4,8 @@ It owns the job's state, turns messages and exits into events, asks `handle`, an
 agents, plans to the scaler. It decides nothing itself.
 """
 
-from shoal.master.master import Begin, Master, SystemClock
+from shoal.master.clock import SystemClock
+from shoal.master.master import Begin, Master
 from shoal.master.platform import RemoteScaler
 
 __all__ = ["Begin", "Master", "RemoteScaler", "SystemClock"]

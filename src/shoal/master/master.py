@@ -2,8 +2,8 @@
 
 `_happen` is the only door: event in, `handle` asked, in the event loop's thread and without awaiting anything. With a
 `StateStore` what was decided is recorded before it is acted upon: one task writes what has changed and then carries out
-the effects, and whatever happens while it writes goes into the next record. Sends are queued per agent; plans go to
-the scaler through a queue with retries.
+the effects, and whatever happens while it writes goes into the next record. Sends are queued per agent (`Agents`),
+plans go to the scaler through a queue with retries (`Plans`).
 
 A store that is away does not stop training: what is decided is done all the same, for a master that follows learns it
 from those who did it. Only who is let go for good waits for the record, and not for ever (`waits_for_record`).
@@ -12,15 +12,14 @@ from those who did it. Only who is let go for good waits for the record, and not
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import assert_never
 
 from shoal.core import journal
-from shoal.core.errors import BadInput, PlatformUnavailable, Superseded
+from shoal.core.errors import BadInput, Superseded
 from shoal.core.exits import ProcessExit
 from shoal.core.job import (
     Event,
@@ -67,12 +66,14 @@ from shoal.core.job.values import (
     Ticked,
 )
 from shoal.core.nodes import NodeId
-from shoal.core.plans import ScalePlan
 from shoal.core.ports import Clock, Scaler, StateStore
 from shoal.core.view import DecisionView, JobPhase, JobView
+from shoal.master.agents import Agents
+from shoal.master.clock import SystemClock
 from shoal.master.http import routes
 from shoal.master.keeper import Keeper
 from shoal.master.metrics import MasterMetrics
+from shoal.master.plans import Plans
 from shoal.master.platform import RemoteScaler
 from shoal.master.translate import to_event, to_message
 from shoal.wire.codec import encode
@@ -83,7 +84,6 @@ from shoal.wire.messages import (
     FromAgent,
     Hello,
     Refuse,
-    StorePush,
     StoreSet,
     Welcome,
 )
@@ -105,19 +105,6 @@ CLAIM_SECONDS = 25.0
 """How long a master that takes over waits for a store that does not answer: less than agents wait for their master."""
 ANSWER_SECONDS = 3.0
 """How long somebody who asks for something waits for it to be written down."""
-RETRY_SECONDS = (0.1, 0.3, 1.0, 3.0)
-"""Between tries of a plan that the platform could not carry out; the last one repeats."""
-
-
-class SystemClock:
-    """The wall clock at the start, and from then on time that neither jumps nor runs while the machine sleeps."""
-
-    def __init__(self) -> None:
-        self._start = datetime.now(UTC)
-        self._ticks = time.monotonic()
-
-    def now(self) -> datetime:
-        return self._start + timedelta(seconds=time.monotonic() - self._ticks)
 
 
 class Begin(StrEnum):
@@ -171,8 +158,8 @@ class Master:
         self._scaler = scaler
         self._listeners: list[Callable[[DecisionView], None]] = []
         self._metrics = MasterMetrics()
-        self._agents: dict[NodeId, AgentSocket] = {}
-        self._plans: asyncio.Queue[tuple[ScalePlan, int]] = asyncio.Queue()
+        self._agents = Agents()
+        self._plans = Plans(scaler)
         self._woken = asyncio.Event()
         self._over = asyncio.Event()
         self._server = AgentServer(
@@ -248,7 +235,7 @@ class Master:
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._scaler.start(self._node_exited)
-                background = [tasks.create_task(self._tick()), tasks.create_task(self._carry_out_plans())]
+                background = [tasks.create_task(self._tick()), tasks.create_task(self._plans.run())]
                 if self._keeper is not None:
                     background.append(tasks.create_task(self._record()))
                 self._do(self._first)
@@ -330,11 +317,7 @@ class Master:
             return Refuse(reason=answer.reason)
         if self._job is not before and self._keeper is not None:
             await self._is_recorded()  # a name that was given away stays given away
-        earlier = self._agents.get(answer.node)
-        if earlier is not None:
-            earlier.end()
-        socket.node = answer.node
-        self._agents[answer.node] = socket
+        self._agents.welcome(answer.node, socket)
         asyncio.get_running_loop().call_soon(self._joined, answer.node, socket, hello)
         settings = self._job.settings
         return Welcome(
@@ -383,7 +366,7 @@ class Master:
         return term < self.term
 
     def _joined(self, node: NodeId, socket: AgentSocket, hello: Hello) -> None:
-        if self._agents.get(node) is not socket:
+        if not self._agents.speaks_for(node, socket):
             return
         self._happen(
             AgentJoined(
@@ -401,10 +384,10 @@ class Master:
     def message(self, socket: AgentSocket, message: FromAgent) -> None:
         assert socket.node is not None
         node = NodeId(socket.node)
-        if self._agents.get(node) is not socket:
-            return  # fenced, or superseded by a newer connection of the same node
+        if not self._agents.speaks_for(node, socket):
+            return
         if isinstance(message, StoreSet):
-            self._push_store(node, message)
+            self._agents.push_store(self._job.rendezvous.committed, node, message)
             return
         event = to_event(node, message)
         if event is not None:
@@ -412,19 +395,9 @@ class Master:
 
     def closed(self, socket: AgentSocket) -> None:
         node = NodeId(socket.node or "")
-        if self._agents.get(node) is socket:
-            del self._agents[node]
+        if self._agents.speaks_for(node, socket):
+            self._agents.forget(node)
             self._happen(AgentDisconnected(node=node))
-
-    def _push_store(self, node: NodeId, message: StoreSet) -> None:
-        """A key for the bootstrap store of the running world goes to all its members."""
-        committed = self._job.rendezvous.committed
-        if committed is None or committed.generation != message.generation or committed.member(node) is None:
-            return
-        data = encode(StorePush(generation=message.generation, store={message.key: message.value}))
-        for member in committed.members:
-            if (agent := self._agents.get(member.node)) is not None:
-                agent.push(data)
 
     # The platform, where it is another process (`RemoteScaler`'s desk) -------------------------------------
 
@@ -517,7 +490,7 @@ class Master:
             answered, self._unkept, self._is_awaited = self._unkept, {}, False
             if await self._keeper.keep(self._job, at_once=at_once):
                 for node, number in answered.items():
-                    self._push(node, encode(DataKept(number=number)))
+                    self._agents.push(node, encode(DataKept(number=number)))
                 is_kept = True
                 self._departing.clear()
             else:
@@ -543,7 +516,7 @@ class Master:
     def _let_go(self) -> None:
         """Who is about to end does not wait for a store that has been in trouble for long."""
         for node in self._departing & self._unkept.keys():
-            self._push(node, encode(DataKept(number=self._unkept[node], is_written=False)))
+            self._agents.push(node, encode(DataKept(number=self._unkept[node], is_written=False)))
             self._departing.discard(node)
 
     async def _rise_above(self, term: int, who: str) -> None:
@@ -596,25 +569,19 @@ class Master:
                 case Tell(to=(node,), what=DataAnswered(answer=answer)):
                     if not is_kept:
                         self._unkept[node] = answer.number
-                    self._push(node, encode(DataAnswers(answer=answer, is_kept=is_kept)))
+                    self._agents.push(node, encode(DataAnswers(answer=answer, is_kept=is_kept)))
                 case Tell(to=to, what=what):
                     data = encode(to_message(what))
                     for node in to:
-                        self._push(node, data)
+                        self._agents.push(node, data)
                 case Fence(node=node, reason=reason):
-                    if (agent := self._agents.pop(node, None)) is not None:
-                        agent.push(encode(Refuse(reason=reason)))
-                        agent.end()
+                    self._agents.fence(node, reason)
                 case Scale(plan=plan):
-                    self._plans.put_nowait((plan, 0))
+                    self._plans.add(plan)
                 case End():
                     self._over.set()
                 case _:
                     assert_never(effect)
-
-    def _push(self, node: NodeId, data: bytes) -> None:
-        if (agent := self._agents.get(node)) is not None:
-            agent.push(data)
 
     async def _tick(self) -> None:
         routine = self._clock.now() + TICK
@@ -634,18 +601,6 @@ class Master:
             self._metrics.lag(late.total_seconds())
             routine = now + TICK
             self._happen(Ticked(late=late))
-
-    async def _carry_out_plans(self) -> None:
-        """In order; a plan that fails comes again later, behind the others. Plans name nodes, so order is no matter."""
-        loop = asyncio.get_running_loop()
-        while True:
-            plan, tries = await self._plans.get()
-            try:
-                await self._scaler.scale(plan)
-            except PlatformUnavailable as exc:
-                delay = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
-                log.warning("plan %r: %s; trying again in %g s", plan.reason, exc, delay)
-                loop.call_later(delay, self._plans.put_nowait, (plan, tries + 1))
 
 
 def _is_about_data(effect: Effect) -> bool:

@@ -12,10 +12,9 @@ from datetime import datetime
 from shoal.api.elasticjob import JobCondition, Role
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec
-from shoal.api.resources import Resource
 from shoal.core.pods import PodSeen
 from shoal.operator.actions import JobPlan, Notice, PodRef
-from shoal.operator.asks import ROLES, Asks, decide_asks, needs_of
+from shoal.operator.asks import ROLES, decide_asks, needs_of
 from shoal.operator.counting import resize_of, settled_counts
 from shoal.operator.crew import Crew
 from shoal.operator.ending import Ending, decide_end, plan_cleanup
@@ -27,6 +26,7 @@ from shoal.operator.moves import Moving, advance
 from shoal.operator.objects import Manifest, auto_plan, fixed_objects, form_of
 from shoal.operator.placing import prefer
 from shoal.operator.pods import NoPod, master_pod, member_pod
+from shoal.operator.seats import coming_back, left_behind
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.sizing import Sizing
 from shoal.operator.snapshot import (
@@ -177,7 +177,7 @@ class _Decision:
             self.looks,
             self.settings,
             orders=[order for plan in self.plans if plan.ask in self.asks.winning for order in plan.create],
-            seats=_returning(self.before.seats, self.asks),
+            seats=coming_back(self.before.seats, self.asks),
             resting="the job is suspended" if self.spec.suspend else self.limit.reason if self.waits else "",
         )
 
@@ -206,7 +206,7 @@ class _Decision:
             moves=moving.moves,
             master=master,
             accepted=self.asks.accepted,
-            seats=_left(before, crew),
+            seats=left_behind(before, crew),
             start_time=None if self.rests else before.start_time or (self.now if crew.members else None),
         )
 
@@ -402,24 +402,6 @@ class _Decision:
             return None
         last = max(member.ended_at for member in workers if member.ended_at is not None)
         return max(last, looks.silent_since) + self.settings.times.silence
-
-
-def _left(before: Memory, crew: Crew) -> dict[tuple[Role, int], Resource]:
-    """What places have beyond their role's that nobody takes now: whoever takes one next gets it."""
-    given = (member for member in sorted(before.members, key=lambda member: member.id) if member.has_seat)
-    known = {**before.seats, **{(each.role, each.rank): each.resource for each in given}}
-    taken = {(member.role, member.rank) for role in ROLES for member in crew.seats(role)}
-    return {seat: resource for seat, resource in known.items() if seat not in taken and not resource.is_silent}
-
-
-def _returning(seats: Mapping[tuple[Role, int], Resource], asks: Asks) -> dict[tuple[Role, int], Resource]:
-    """What places get back. Memory is kept because there was too little once: not when the role has more by now."""
-    found = {}
-    for (role, rank), kept in seats.items():
-        now = asks.roles[role].resource.memory
-        less = kept.memory is not None and now is not None and kept.memory <= now
-        found[role, rank] = replace(kept, memory=None) if less else kept
-    return found
 
 
 def _kept(crew: Crew, moving: Moving) -> dict[Role, int]:

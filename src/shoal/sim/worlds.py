@@ -26,7 +26,8 @@ from shoal.core import job as jobs
 from shoal.core.hang import HangSettings
 from shoal.core.job.values import JobSettings, JobSpec, ScaleAsked
 from shoal.core.view import JobPhase
-from shoal.sim.cluster import Agent, Cluster, Crash, Handle
+from shoal.sim.agents import Agent
+from shoal.sim.cluster import Cluster, Crash, Handle
 from shoal.sim.training import Phase, Process, Violation
 
 LONGEST = 600_000_000
