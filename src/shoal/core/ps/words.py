@@ -155,7 +155,7 @@ class Save(Word, frozen=True, kw_only=True):
     barrier: Number
     path: Path
     """Nothing is there yet."""
-    mark: Checkpoint | None = None
+    mark: Checkpoint = msgspec.field(default_factory=Checkpoint)
     """What the model has seen; belongs into the checkpoint."""
 
 
