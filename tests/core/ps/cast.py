@@ -101,6 +101,11 @@ class LiveTrainer:
     """It does nothing, and does not say so."""
 
 
+def _reached(trainer: LiveTrainer) -> frozenset[NodeId]:
+    """The servers of the version that it is on."""
+    return frozenset() if trainer.version is None else trainer.sessions[trainer.version].nodes
+
+
 class Cast:
     def __init__(self, *, servers: int = 2, most: int = 4, directory: str | None = "/ckpt", **settings: object) -> None:
         self.now = NOW
@@ -165,8 +170,9 @@ class Cast:
         assert self.written == self.m
 
     def _asked_to_end(self, node: NodeId) -> None:
-        users = [t for t in self.trainers.values() if t.running and node in t.sessions[t.version or 0].nodes]
-        assert not users or node in self.unreached, f"{node} is ended while {users[0].node} trains on it"
+        """Never while the session of somebody who is in the job reaches to it, whether it trains or stands still."""
+        users = [t.node for t in self.trainers.values() if t.node in self.m.trainers and node in _reached(t)]
+        assert not users or node in self.unreached, f"{node} is ended while {users[0]} is connected to it"
         self.coming.discard(node)
         self.leaving.add(node)
 
@@ -389,7 +395,7 @@ class Cast:
 
     def settle(self, watch: Callable[[ToTrainer], object] | None = None) -> None:
         """Everybody does what it is told, and answers. Time stands still."""
-        while self.failed is None and (self._nodes() or self.one_word(watch)):
+        while self.failed is None and (self.one_node() or self.one_word(watch)):
             pass
 
     def settle_words(self) -> None:
@@ -397,7 +403,8 @@ class Cast:
         while self.failed is None and self.one_word():
             pass
 
-    def _nodes(self) -> bool:
+    def one_node(self) -> bool:
+        """The next node comes, or goes, as was asked."""
         for node in sorted(self.coming):
             self.come(node)
             return True

@@ -180,6 +180,20 @@ class PSMachine(RuleBasedStateMachine):
     def all_do_all_they_can(self) -> None:
         self.cast.settle()
 
+    @rule(phase=st.sampled_from(Phase))
+    def a_change_comes_so_far(self, phase: Phase) -> None:
+        """Everybody works until a change is in this phase, and then all stop where they are."""
+        while self.cast.failed is None and (self.cast.m.change is None or self.cast.m.change.phase is not phase):
+            if not (self.cast.one_node() or self.cast.one_word()):
+                return
+
+    @precondition(lambda self: self.cast.trainers)
+    @rule(data=st.data())
+    def one_does_all_it_can_and_the_others_nothing(self, data: st.DataObject) -> None:
+        node = self.one_of(data, self.cast.trainers)
+        while (trainer := self.cast.trainers.get(node)) and not trainer.mute and (trainer.inbox or trainer.outbox):
+            (self.cast.hear if trainer.inbox else self.cast.speak)(node)
+
     @precondition(lambda self: self.cast.m.change is None and self.cast.m.chief in self.running())
     @rule()
     def a_checkpoint_is_made(self) -> None:
