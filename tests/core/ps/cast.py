@@ -25,6 +25,7 @@ from shoal.core.ps.manager import Turned
 from shoal.core.ps.values import (
     CheckpointKept,
     FailJob,
+    Goal,
     Kind,
     Phase,
     PSManager,
@@ -127,7 +128,7 @@ class Cast:
         self.unreached: set[NodeId] = set()
         """Servers that somebody could not reach: the manager may end them."""
         chosen = PSSettings(max_servers=most, checkpoint_dir=directory, **settings)  # type: ignore[arg-type]
-        self.m = PSManager(settings=chosen, goal=manager.Goal(count=servers))
+        self.m = PSManager(settings=chosen, goal=Goal(count=servers))
         self.written = self.m
         self.after(manager.new_manager(chosen, servers=servers, now=self.now))
 

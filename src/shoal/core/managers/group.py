@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
 from shoal.core.plans import NodeGroupResource, NodeResource, ResourcePlan, ScalePlan
-from shoal.core.ps.seats import overlaid
+from shoal.core.resources import overlaid
 
 ALONE = frozenset({Role.CHIEF, Role.EVALUATOR})
 """Roles of which a job has one or none."""

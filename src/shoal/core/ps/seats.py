@@ -1,11 +1,12 @@
 """From what a plan asks for to who sits on which rank. Pure arithmetic; nobody is launched here."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 from shoal.core.nodes import Node, NodeId
 from shoal.core.plans import NodeResource
 from shoal.core.ps.values import Goal
+from shoal.core.resources import overlaid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +38,6 @@ def seats_for(goal: Goal, held: Mapping[int, Node], spare: Iterable[Node]) -> tu
         found = next((node for node in free if node.seat == rank and node.resource == resource), None)
         seats.append(Seat(rank=rank, node=None if found is None else found.id, resource=resource))
     return tuple(seats)
-
-
-def overlaid(resource: NodeResource, wanted: NodeResource | None) -> NodeResource:
-    """What a node should have: all that is said, and of the rest what it has."""
-    if wanted is None:
-        return resource
-    said = {f.name: value for f in fields(wanted) if (value := getattr(wanted, f.name)) is not None}
-    return replace(resource, **said)
 
 
 def _ranks(goal: Goal, held: Mapping[int, Node]) -> list[int]:

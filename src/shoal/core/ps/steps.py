@@ -9,11 +9,12 @@ from dataclasses import replace
 from shoal.core.ledger import Checkpoint
 from shoal.core.nodes import NodeId
 from shoal.core.ps.cluster import FromCheckpoint
-from shoal.core.ps.seats import overlaid, seats_for
+from shoal.core.ps.seats import seats_for
 from shoal.core.ps.turn import Turn
 from shoal.core.ps.values import Change, Goal, Kind, Phase, PSManager, RollBackLedger
 from shoal.core.ps.versions import elected, errand, may_join, mover, next_cluster, unready
 from shoal.core.ps.words import Abandon, ChiefIs, Go, Settled
+from shoal.core.resources import overlaid
 
 
 def settle(turn: Turn) -> None:
