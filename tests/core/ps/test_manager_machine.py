@@ -5,7 +5,6 @@ What must hold at every step is checked where it happens, on the model that lies
 invariants below. In the end everybody who can answers: then every change must have ended.
 """
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -308,4 +307,3 @@ class PSMachine(RuleBasedStateMachine):
 
 TestPSManager = PSMachine.TestCase
 TestPSManager.settings = settings(max_examples=120, stateful_step_count=40)
-TestPSManager = pytest.mark.timeout(300)(TestPSManager)
