@@ -6,7 +6,7 @@ many there were and what was wrong with them, so that it can stand in the reason
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shoal.core.facts import JobFacts, NodeFacts, NodeSample, ResizeCost, SpeedSample
@@ -33,7 +33,7 @@ def cleaned(facts: JobFacts) -> tuple[JobFacts, str]:
             facts, now=0.0, speeds=(), nodes=(), resizes=(), is_clean=True
         ), f"the clock says {facts.now}: no sample counts"
     wrong: Counter[str] = Counter()
-    speeds = tuple(_speeds(facts.speeds, facts.now, wrong))
+    speeds = _speeds(facts.speeds, facts.now, wrong)
     nodes = tuple(_clean_node(node, facts.now, wrong) for node in facts.nodes)
     resizes = tuple(each for each in facts.resizes if _is_cost(each))
     remaining = facts.remaining_samples
@@ -56,7 +56,8 @@ def cleaned(facts: JobFacts) -> tuple[JobFacts, str]:
     return found, _sentence(wrong)
 
 
-def _speeds(samples: Iterable[SpeedSample], now: float, wrong: Counter[str]) -> Iterable[SpeedSample]:
+def _speeds(samples: Sequence[SpeedSample], now: float, wrong: Counter[str]) -> tuple[SpeedSample, ...]:
+    kept = []
     before = -math.inf
     for sample in samples:
         trouble = _when(sample.at, before, now) or _speed_trouble(sample)
@@ -64,7 +65,8 @@ def _speeds(samples: Iterable[SpeedSample], now: float, wrong: Counter[str]) -> 
             wrong[trouble] += 1
         else:
             before = sample.at
-            yield sample
+            kept.append(sample)
+    return tuple(kept)
 
 
 def _clean_node(node: NodeFacts, now: float, wrong: Counter[str]) -> NodeFacts:
@@ -101,20 +103,22 @@ def _when(at: float, before: float, now: float) -> str | None:
 
 
 def _speed_trouble(sample: SpeedSample) -> str | None:
-    if not (
+    granted, granted_ps = sample.worker_cpu, sample.ps_cpu
+    used, used_ps, busiest = sample.worker_cpu_used, sample.ps_cpu_used, sample.ps_busiest
+    if (
         0.0 < sample.step_seconds < LONGEST
         and 0.0 < sample.samples_per_second < LONGEST
         and 1 <= sample.workers < LONGEST
         and 0 <= sample.ps < LONGEST
+        and (granted is None or 0.0 < granted < LONGEST)
+        and (granted_ps is None or 0.0 < granted_ps < LONGEST)
+        and (used is None or 0.0 <= used < LONGEST)
+        and (used_ps is None or 0.0 <= used_ps < LONGEST)
+        and (busiest is None or 0.0 <= busiest < LONGEST)
     ):
-        return _kind(sample.step_seconds, sample.samples_per_second)
-    for amount in (sample.worker_cpu, sample.ps_cpu):
-        if amount is not None and not 0.0 < amount < LONGEST:
-            return _kind(amount)
-    for amount in (sample.worker_cpu_used, sample.ps_cpu_used, sample.ps_busiest):
-        if amount is not None and not 0.0 <= amount < LONGEST:
-            return _kind(amount)
-    return None
+        return None
+    told = (sample.step_seconds, sample.samples_per_second, granted, granted_ps, used, used_ps, busiest)
+    return _kind(*(amount for amount in told if amount is not None))
 
 
 def _node_trouble(sample: NodeSample) -> str | None:

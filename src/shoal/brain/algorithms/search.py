@@ -16,8 +16,8 @@ from shoal.core.optimizing import Canary
 
 CORES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0, 16.0, 20.0, 24.0, 28.0, 32.0)
 """Per node; beyond them twice as many at a time."""
-EVERY_COUNT = 24
-"""Up to here every count is tried, beyond it every twentieth more."""
+EVERY_COUNT = 40
+"""Up to here every count is tried, beyond it a tenth more each time."""
 MIB_IN_GIB = 1024.0
 
 
@@ -168,7 +168,7 @@ def _counts(facts: JobFacts, role: Role, measured: Sequence[int], settings: Opti
     found, count = [], -(-least // unit) * unit
     while count <= most:
         found.append(float(count))
-        count += unit if count < EVERY_COUNT * unit else max(unit, count // 20 // unit * unit)
+        count += unit if count < EVERY_COUNT * unit else max(unit, count // 10 // unit * unit)
     return found or [float(max(1, known.count))]
 
 
