@@ -28,7 +28,7 @@ SHORTEST_INTERVAL = 1e-3
 """Seconds between rounds."""
 DIGITS = 6
 """Of a count in a word that holds two of them."""
-EXPERIMENTS = ("pollux", "replay", "edl")
+EXPERIMENTS = ("pollux", "replay", "edl", "laboratory")
 
 # fmt: off
 FLAGS: tuple[Flag, ...] = (
@@ -37,7 +37,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="synthetic", metavar="JOBS", group=SOURCE, help="Look-alike jobs instead of a trace."),
     Flag(name="experiment", metavar="NAME", group=SOURCE,
          help="pollux: our policies on the published workloads. replay: published completion times, to the second. "
-              "edl: the field experiment of PaddlePaddle EDL."),
+              "edl: the field experiment of PaddlePaddle EDL. laboratory: jobs that size themselves."),
     Flag(name="case", metavar="NAME,...", group=SOURCE, help="Of the EDL experiment. Default: all."),
     Flag(name="load", metavar="X,...", group=SOURCE, help="Of the published workloads: 0.5, 1.0, 1.5."),
     Flag(name="traces", metavar="DIR", group=SOURCE, help=f"Where the public traces are. Default: {TRACES}."),
@@ -160,6 +160,10 @@ def _experiment(given: Mapping[str, Given], environment: Mapping[str, str], tell
 
         chosen = policies if given["policy"].text != _default("policy") else ()
         return run_edl(as_list(given["case"]) if "case" in given else (), chosen, _seeds(given["seed"]), tell=tell)
+    if name == "laboratory":
+        from shoal.sim.laboratory.experiment import run_laboratory
+
+        return run_laboratory(_seeds(given["seed"]), tell=tell)
     from shoal.sim.pollux import compare
 
     folder = compare.pollux_folder(_traces_folder(given, environment))

@@ -56,11 +56,21 @@ class NodeGroupResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePlan:
-    """What an optimizer or a user wants of the job."""
+    """What an optimizer or a user wants of the job. An empty one wants nothing changed, and its reason says why."""
 
     node_group_resources: Mapping[str, NodeGroupResource] = field(default_factory=dict)
     node_resources: Mapping[str, NodeResource] = field(default_factory=dict)
+    replace_nodes: tuple[str, ...] = ()
+    """Nodes that are to be replaced as they are, on other hosts."""
     reason: str
+    algorithm: str | None = None
+    """Who made it; None: a user."""
+    predicted_speed: float | None = None
+    """Samples per second that the job should reach with it."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.node_group_resources or self.node_resources or self.replace_nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

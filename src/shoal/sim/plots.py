@@ -35,23 +35,24 @@ MINUTE, HOUR = 60.0, 3_600.0
 def draw(report: Report, folder: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Write all pictures. Returns the files, in order."""
     written: list[Path] = []
-    with _matplotlib() as figure:
+    with figures() as figure:
         folder.mkdir(parents=True, exist_ok=True)
         for workload in report.workloads[:MOST_WORKLOADS]:
             runs = [report.of(policy, workload)[0] for policy in report.policies if report.of(policy, workload)]
             name = _file_name(workload)
-            written += _save(_allocations(figure, runs), folder / f"allocation-{name}", formats)
-            written += _save(_utilisation(figure, runs), folder / f"utilisation-{name}", formats)
+            written += save(_allocations(figure, runs), folder / f"allocation-{name}", formats)
+            written += save(_utilisation(figure, runs), folder / f"utilisation-{name}", formats)
             for curve in dict.fromkeys(curve for run in runs for curve in run.curves):
                 pictured = _curve(figure, runs, curve)
-                written += _save(pictured, folder / f"{_file_name(curve)}-{name}", formats)
+                written += save(pictured, folder / f"{_file_name(curve)}-{name}", formats)
         if any(job.finished is not None for run in report.runs for job in run.jobs):
-            written += _save(_completion(figure, report), folder / "completion-times", formats)
+            written += save(_completion(figure, report), folder / "completion-times", formats)
     return written
 
 
 @contextmanager
-def _matplotlib() -> "Iterator[type[Figure]]":
+def figures() -> "Iterator[type[Figure]]":
+    """The class that pictures are made with, set up so that the same picture is the same file."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ def _matplotlib() -> "Iterator[type[Figure]]":
         yield Figure
 
 
-def _save(figure: "Figure", stem: Path, formats: Sequence[str]) -> list[Path]:
+def save(figure: "Figure", stem: Path, formats: Sequence[str]) -> list[Path]:
     written = []
     for kind in formats:
         path = stem.with_name(f"{stem.name}.{kind}")

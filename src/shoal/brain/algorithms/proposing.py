@@ -1,0 +1,301 @@
+"""The one door for plans: nothing leaves above a limit, as nothing, or against what the user pinned.
+
+An algorithm says what it wants of each role (`Wanted`) and of single nodes. `proposed` makes a `ResourcePlan` of it:
+pins win, then the bounds of one node, then those of the whole job. What is too much for the job as a whole is taken
+from the number of workers first, because that is what the job can most easily do without, then from the cores. If the
+least that the job needs is still too much, the plan is empty and says so.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.core.facts import JobFacts, Limits, OptimizerSettings, RoleFacts
+from shoal.core.nodes import Role
+from shoal.core.plans import NodeGroupResource, NodeResource, ResourcePlan
+
+MEMORY_STEP = 64
+"""MiB: finer differences are not worth a plan."""
+CLOSE = 0.01
+"""Amounts that differ by less are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Of one role. None: as it is."""
+
+    count: int | None = None
+    cpu: float | None = None
+    memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    count: int
+    cpu: float | None
+    memory: int | None
+
+
+def nothing(algorithm: str, reason: str) -> ResourcePlan:
+    """An answer that changes nothing."""
+    return ResourcePlan(reason=reason, algorithm=algorithm)
+
+
+def proposed(
+    algorithm: str,
+    facts: JobFacts,
+    limits: Limits,
+    settings: OptimizerSettings,
+    wanted: Mapping[Role, Wanted],
+    *,
+    nodes: Mapping[str, Wanted] | None = None,
+    replace: tuple[str, ...] = (),
+    reason: str,
+    predicted: float | None = None,
+) -> ResourcePlan:
+    sizes = {role: _size(known, wanted.get(role, Wanted()), limits, settings) for role, known in facts.roles.items()}
+    single = {name: _node_size(facts, name, each, sizes, limits, settings) for name, each in (nodes or {}).items()}
+    single = {name: each for name, each in single.items() if each is not None}
+    fitted = _within(facts, sizes, single, limits, settings)
+    if isinstance(fitted, str):
+        return nothing(algorithm, fitted)
+    groups = {
+        role.value: NodeGroupResource(count=size.count, node_resource=_resource(facts.roles[role].resource, size))
+        for role, size in fitted.items()
+        if _differs(facts.roles[role], size)
+    }
+    named = {
+        name: _resource(_node_resource(facts, name), each)
+        for name, each in single.items()
+        if each is not None and (_role_of(facts, name).value in groups or _alike_not(_node_resource(facts, name), each))
+    }
+    if not groups and not named and not replace:
+        return nothing(algorithm, f"{reason}: the job already has what its limits and pins allow")
+    return ResourcePlan(
+        node_group_resources=groups,
+        node_resources=named,
+        replace_nodes=replace,
+        reason=reason,
+        algorithm=algorithm,
+        predicted_speed=predicted,
+    )
+
+
+def round_memory(amount: float) -> int:
+    return max(MEMORY_STEP, math.ceil(amount / MEMORY_STEP) * MEMORY_STEP)
+
+
+# One node ----------------------------------------------------------------------------------------------------------
+
+
+def _size(known: RoleFacts, wanted: Wanted, limits: Limits, settings: OptimizerSettings) -> _Size:
+    count = known.count if wanted.count is None or known.count_pinned else wanted.count
+    count = max(count, 1) if known.count_pinned else min(max(count, known.min, 1), max(known.max, 1))
+    cpu = known.resource.cpu if wanted.cpu is None or known.cpu_pinned else wanted.cpu
+    memory = known.resource.memory if wanted.memory is None or known.memory_pinned else round_memory(wanted.memory)
+    return _Size(
+        count=count,
+        cpu=cpu if cpu is None or known.cpu_pinned else _cpu_bounded(cpu, limits, settings),
+        memory=memory if memory is None or known.memory_pinned else _memory_bounded(memory, limits, settings),
+    )
+
+
+def _node_size(
+    facts: JobFacts,
+    name: str,
+    wanted: Wanted,
+    sizes: Mapping[Role, _Size],
+    limits: Limits,
+    settings: OptimizerSettings,
+) -> _Size | None:
+    node = next((each for each in facts.nodes if each.name == name), None)
+    if node is None:
+        return None
+    known = facts.roles.get(node.role)
+    group = sizes.get(node.role)
+    if known is None or group is None:
+        return None
+    cpu = group.cpu if wanted.cpu is None or known.cpu_pinned else _cpu_bounded(wanted.cpu, limits, settings)
+    memory = (
+        group.memory
+        if wanted.memory is None or known.memory_pinned
+        else _memory_bounded(round_memory(wanted.memory), limits, settings)
+    )
+    return _Size(count=1, cpu=cpu, memory=memory)
+
+
+def _cpu_bounded(cpu: float, limits: Limits, settings: OptimizerSettings) -> float:
+    return min(max(math.ceil(cpu * 10 - 1e-9) / 10, settings.floor_cpu), limits.node_cpu)
+
+
+def _memory_bounded(memory: int, limits: Limits, settings: OptimizerSettings) -> int:
+    return min(max(memory, settings.floor_memory), limits.node_memory)
+
+
+# The whole job -----------------------------------------------------------------------------------------------------
+
+
+def _within(
+    facts: JobFacts,
+    sizes: Mapping[Role, _Size],
+    single: Mapping[str, _Size | None],
+    limits: Limits,
+    settings: OptimizerSettings,
+) -> Mapping[Role, _Size] | str:
+    """The sizes, made small enough for the job's limits; or why that cannot be."""
+    trouble = _roles_trouble(facts) or _limits_trouble(limits, settings)
+    if trouble:
+        return trouble
+    sizes = dict(sizes)
+    extra_cpu, extra_memory = _extra(facts, sizes, single)
+    most_cpu = math.inf if limits.cpu is None else limits.cpu - extra_cpu
+    most_memory = math.inf if limits.memory is None else limits.memory - extra_memory
+    for shrink in (_fewer, _smaller):
+        if _cpu_of(sizes) <= most_cpu + 1e-9 and _memory_of(sizes) <= most_memory:
+            break
+        sizes = shrink(facts, sizes, most_cpu, most_memory, settings)
+    if _cpu_of(sizes) > most_cpu + 1e-9 or _memory_of(sizes) > most_memory:
+        return (
+            f"the limits of the job ({_amounts(limits.cpu, limits.memory)}) are below the least it needs: "
+            f"{_amounts(_cpu_of(sizes) + extra_cpu, _memory_of(sizes) + extra_memory)} for "
+            + ", ".join(f"{size.count} {role}" for role, size in sizes.items())
+        )
+    return sizes
+
+
+def _roles_trouble(facts: JobFacts) -> str | None:
+    needed = (Role.WORKER, Role.PS) if facts.is_ps else (Role.WORKER,)
+    for role in needed:
+        known = facts.roles.get(role)
+        if known is None or known.max < 1:
+            return f"the job may have no {role}, and {facts.strategy} training needs at least one"
+        if known.min > known.max:
+            return f"the job wants at least {known.min} and at most {known.max} {role}: there is no such number"
+    return None
+
+
+def _limits_trouble(limits: Limits, settings: OptimizerSettings) -> str | None:
+    if not limits.node_cpu >= settings.floor_cpu or not limits.node_memory >= settings.floor_memory:
+        return (
+            f"one node may have {_amounts(limits.node_cpu, limits.node_memory)}, and none works with less than "
+            f"{_amounts(settings.floor_cpu, settings.floor_memory)}"
+        )
+    for amount in (limits.cpu, limits.memory):
+        if amount is not None and not amount > 0:
+            return f"the limits of the job ({_amounts(limits.cpu, limits.memory)}) leave no room for a node"
+    return None
+
+
+def _extra(facts: JobFacts, sizes: Mapping[Role, _Size], single: Mapping[str, _Size | None]) -> tuple[float, float]:
+    """What single nodes have above their role's size: they keep it unless they are named."""
+    cpu = memory = 0.0
+    for node in facts.nodes:
+        size = sizes.get(node.role)
+        if size is None:
+            continue
+        named = single.get(node.name)
+        own_cpu = named.cpu if named is not None else _odd(node.resource.cpu, facts.roles[node.role].resource.cpu)
+        own_memory = (
+            named.memory if named is not None else _odd(node.resource.memory, facts.roles[node.role].resource.memory)
+        )
+        cpu += max(0.0, (own_cpu or 0.0) - (size.cpu or 0.0))
+        memory += max(0.0, (own_memory or 0.0) - (size.memory or 0.0))
+    return cpu, memory
+
+
+def _odd(own: float | None, group: float | None) -> float | None:
+    return None if own == group else own
+
+
+def _fewer(
+    facts: JobFacts, sizes: dict[Role, _Size], most_cpu: float, most_memory: float, settings: OptimizerSettings
+) -> dict[Role, _Size]:
+    for role in (Role.WORKER, Role.PS):
+        known, size = facts.roles.get(role), sizes.get(role)
+        if known is None or size is None or known.count_pinned:
+            continue
+        over_cpu = max(0.0, _cpu_of(sizes) - most_cpu)
+        over_memory = max(0.0, _memory_of(sizes) - most_memory)
+        drop = max(_ceil_part(over_cpu, size.cpu), _ceil_part(over_memory, size.memory))
+        count = max(known.min, 1, size.count - drop)
+        if role is Role.WORKER:
+            count = _in_units(count, facts.node_unit, max(known.min, 1))
+        sizes = {**sizes, role: _Size(count, size.cpu, size.memory)}
+    return sizes
+
+
+def _smaller(
+    facts: JobFacts, sizes: dict[Role, _Size], most_cpu: float, most_memory: float, settings: OptimizerSettings
+) -> dict[Role, _Size]:
+    for role in (Role.WORKER, Role.PS):
+        known, size = facts.roles.get(role), sizes.get(role)
+        if known is None or size is None:
+            continue
+        cpu, memory = size.cpu, size.memory
+        if cpu is not None and not known.cpu_pinned:
+            over = max(0.0, _cpu_of(sizes) - most_cpu)
+            cpu = max(settings.floor_cpu, math.floor((cpu - over / size.count) * 10 + 1e-9) / 10)
+        if memory is not None and not known.memory_pinned:
+            over = max(0.0, _memory_of(sizes) - most_memory)
+            memory = max(settings.floor_memory, int(memory - over / size.count))
+        sizes = {**sizes, role: _Size(size.count, cpu, memory)}
+    return sizes
+
+
+def _in_units(count: int, unit: int, least: int) -> int:
+    down = count // unit * unit if unit > 1 else count
+    return down if down >= least else count
+
+
+def _ceil_part(over: float, each: float | None) -> int:
+    return math.ceil(over / each) if over > 0 and each else 0
+
+
+def _cpu_of(sizes: Mapping[Role, _Size]) -> float:
+    return sum(size.count * (size.cpu or 0.0) for size in sizes.values())
+
+
+def _memory_of(sizes: Mapping[Role, _Size]) -> float:
+    return sum(size.count * (size.memory or 0) for size in sizes.values())
+
+
+# Words and comparisons ---------------------------------------------------------------------------------------------
+
+
+def _amounts(cpu: float | None, memory: float | None) -> str:
+    said = [] if cpu is None else [f"{cpu:g} cores"]
+    said += [] if memory is None else [f"{memory:.0f} MiB"]
+    return " and ".join(said) or "none"
+
+
+def _role_of(facts: JobFacts, name: str) -> Role:
+    return next(node.role for node in facts.nodes if node.name == name)
+
+
+def _node_resource(facts: JobFacts, name: str) -> NodeResource:
+    return next(node.resource for node in facts.nodes if node.name == name)
+
+
+def _resource(known: NodeResource, size: _Size) -> NodeResource:
+    return NodeResource(
+        cpu=size.cpu,
+        memory=size.memory,
+        disk=known.disk,
+        gpu_num=known.gpu_num,
+        gpu_type=known.gpu_type,
+        priority=known.priority,
+    )
+
+
+def _differs(known: RoleFacts, size: _Size) -> bool:
+    return known.count != size.count or _alike_not(known.resource, size)
+
+
+def _alike_not(known: NodeResource, size: _Size) -> bool:
+    return not (_close(known.cpu, size.cpu) and _close(known.memory, size.memory))
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= CLOSE * max(one, other)

@@ -1,0 +1,59 @@
+"""`scale_workers`: the number of workers, their cores, and the parameter servers that so many need.
+
+More workers are worth it while one per cent more cost brings half a per cent more speed (`marginal_speedup`); beyond
+that the job shrinks. A change must promise more than it is worth the trouble, and pay its pause back within the time
+that the job still runs.
+"""
+
+from shoal.brain.algorithms.sizing import Found, declined, find, planned, sizes_in_words
+from shoal.core.cleaning import cleaned
+from shoal.core.facts import JobFacts, Limits, OptimizerSettings
+from shoal.core.optimizing import History
+from shoal.core.plans import ResourcePlan
+
+NAME = "scale_workers"
+
+
+def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: OptimizerSettings) -> ResourcePlan:
+    facts, note = cleaned(facts)
+    found = find(facts, history, limits, settings)
+    if isinstance(found, str):
+        return declined(NAME, note, found)
+    now, best = sizes_in_words(facts, found.now.size), sizes_in_words(facts, found.best.size)
+    if found.gain < settings.worth:
+        return declined(
+            NAME, note, f"{now} are within {settings.worth:.0%} of the best speed per cost ({best}: {found.gain:+.1%})"
+        )
+    left, pause = seconds_left(facts, settings, found), resize_seconds(facts, settings)
+    if not pays(found, left, pause):
+        return declined(
+            NAME,
+            note,
+            f"{best} would be {found.gain:+.0%} speed per cost, but {left:.0f} s before the end that does not pay for "
+            f"a pause of {pause:.0f} s",
+        )
+    grows = "grow" if found.best.cost > found.now.cost else "shrink"
+    why = (
+        f"{grows} from {now} to {best}: {found.best.speed:.4g} samples/s instead of {found.here.speed:.4g}, "
+        f"{found.gain:+.0%} speed per cost; {found.model.words}"
+    )
+    return planned(NAME, facts, limits, settings, found, f"{why}; {note}" if note else why)
+
+
+def pays(found: Found, left: float, pause: float) -> bool:
+    """Whether the change is still the better choice when its pause counts as part of the time that is left."""
+    work = left * found.now.speed
+    kept = work / found.best.speed / (pause + work / found.best.speed) if work > 0.0 else 0.0
+    return found.best.score * kept > found.now.score
+
+
+def seconds_left(facts: JobFacts, settings: OptimizerSettings, found: Found) -> float:
+    if facts.remaining_samples is None:
+        return settings.horizon
+    return facts.remaining_samples / found.here.speed
+
+
+def resize_seconds(facts: JobFacts, settings: OptimizerSettings) -> float:
+    """What the last changes cost, at most."""
+    recent = [cost.seconds for cost in facts.resizes[-5:]]
+    return max(recent) if recent else settings.resize_seconds
