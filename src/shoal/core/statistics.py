@@ -90,6 +90,8 @@ class Statistics:
         self.nodes: dict[NodeId, Book] = {}
         """Those heard last are last."""
         self._mark: JobMark | None = None
+        self._is_told = False
+        """Somebody speaks for the whole job; else its speed is the sum of what the nodes count themselves."""
         self._ticked = float("-inf")
 
     # What comes in ----------------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ class Statistics:
     def progressed(self, step: int, samples: int | None, now: datetime) -> None:
         """Training has come so far, by whoever speaks for the world."""
         at = self.timeline.at(now)
-        before = self._mark
+        before, self._is_told = self._mark, True
         if before is not None and before.step <= step and at - before.at < SOONEST:
             return
         self._mark = JobMark(at, step, samples)
@@ -153,6 +155,11 @@ class Statistics:
             values = [value for book in books.values() if (value := book.history.latest(quantity)) is not None]
             if values:
                 self.job.add(at, quantity, sum(values))
+        if not self._is_told:
+            speeds = [
+                speed for book in books.values() if (speed := book.history.recent(Quantity.SAMPLES, at, 2 * TICK))
+            ]
+            self.job.add(at, Quantity.SAMPLES, sum(speeds) if speeds else None)
         workers = {name: book for name, book in books.items() if live[name].role in WORKERS}
         servers = {name: book for name, book in books.items() if live[name].role is Role.PS}
         self._by_role(at, workers, live, Quantity.WORKER_CPU, Quantity.WORKER_GRANT)

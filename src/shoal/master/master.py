@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -22,6 +22,7 @@ from typing import assert_never
 from shoal.core import journal
 from shoal.core.errors import BadInput, PlatformUnavailable, Superseded
 from shoal.core.exits import ProcessExit
+from shoal.core.figures import JobFigures, figures
 from shoal.core.job import (
     Event,
     Job,
@@ -75,6 +76,7 @@ from shoal.master.keeper import Keeper
 from shoal.master.metrics import MasterMetrics
 from shoal.master.platform import RemoteScaler
 from shoal.master.translate import to_event, to_message
+from shoal.master.watch import Watch
 from shoal.wire.codec import encode
 from shoal.wire.messages import (
     PROTOCOL,
@@ -169,6 +171,7 @@ class Master:
         self._scaler = scaler
         self._listeners: list[Callable[[DecisionView], None]] = []
         self._metrics = MasterMetrics()
+        self._watch = Watch()
         self._agents: dict[NodeId, AgentSocket] = {}
         self._plans: asyncio.Queue[tuple[ScalePlan, int]] = asyncio.Queue()
         self._woken = asyncio.Event()
@@ -215,6 +218,7 @@ class Master:
             self.term = claimed.term
             if found is not None:
                 self._job, self._first = self._begun_with(found)
+                self._watch.taken_on(self._job)
             await self._keeper.keep(self._job)
 
     def _begun_with(self, found: Job) -> tuple[Job, tuple[Effect, ...]]:
@@ -294,7 +298,12 @@ class Master:
         self._happen(StopAsked(reason=reason, grace=grace))
 
     def metrics_text(self) -> bytes:
-        return self._metrics.text(self._job)
+        return self._metrics.text(self._job, self.figures(with_history=False))
+
+    def figures(self, *, with_history: bool = True, histories_of: Collection[str] = ()) -> JobFigures:
+        """What the job uses and how fast it is; with the histories of these nodes."""
+        known, now = self._watch.statistics, self._clock.now()
+        return figures(self._job, known, now, with_history=with_history, histories_of=histories_of)
 
     # Agents (the server's door) ---------------------------------------------------------------------------
 
@@ -391,6 +400,7 @@ class Master:
         if isinstance(message, StoreSet):
             self._push_store(node, message)
             return
+        self._watch.heard(node, message, self._clock.now())
         event = to_event(node, message)
         if event is not None:
             self._happen(event)
@@ -618,7 +628,18 @@ class Master:
             late = max(timedelta(0), now - due)
             self._metrics.lag(late.total_seconds())
             routine = now + TICK
+            self._watched(now)
             self._happen(Ticked(late=late))
+
+    def _watched(self, now: datetime) -> None:
+        """Take the sums, and have the statistics written down when they are due."""
+        self._watch.ticked(self._job, now)
+        if self._keeper is None:
+            return
+        kept = self._watch.due(self._job, now, pace=self._keeper.pace)
+        if kept is not None and kept != self._job.statistics:
+            self._job = replace(self._job, statistics=kept)
+            self._unrecorded.set()
 
     async def _carry_out_plans(self) -> None:
         """In order; a plan that fails comes again later, behind the others. Plans name nodes, so order is no matter."""
