@@ -164,4 +164,4 @@ def spark(values: Sequence[float | None], *, top: float | None = None) -> str:
     if most <= 0:
         return "".join(" " if value is None else BARS[0] for value in values)
     steps = len(BARS) - 1
-    return "".join(" " if value is None else BARS[min(steps, round(value / most * steps))] for value in values)
+    return "".join(" " if value is None else BARS[round(min(1.0, value / most) * steps)] for value in values)

@@ -173,18 +173,21 @@ class Level:
 
     def add(self, at: float, quantity: Quantity, value: float, weight: float) -> None:
         self._reach(at)
-        self._amount(quantity).add(value, weight)
-
-    def _amount(self, quantity: Quantity) -> Amount:
         amount = self.open.get(quantity)
         if amount is None:
-            amount = self.open[quantity] = Amount()
-        return amount
+            self.open[quantity] = Amount(weight, value * weight, value, value)
+        else:
+            amount.add(value, weight)
 
     def _merge(self, at: float, amounts: Mapping[Quantity, Amount]) -> None:
+        """Take over what a narrower level has closed."""
         self._reach(at)
         for quantity, amount in amounts.items():
-            self._amount(quantity).merge(amount)
+            known = self.open.get(quantity)
+            if known is None:
+                self.open[quantity] = amount
+            else:
+                known.merge(amount)
 
     def _reach(self, at: float) -> None:
         """Close the open bucket if that time is not its own."""
@@ -260,7 +263,8 @@ class History:
 
     def add(self, at: float, quantity: Quantity, value: float | None, weight: float = 1.0) -> None:
         """Take a measurement; `at` in the owner's `Timeline`. What cannot be one is left out."""
-        number, by = sane(value), sane(weight)
+        number = sane(value)
+        by = weight if weight == 1.0 else sane(weight)
         if number is not None and by:
             self.levels[0].add(at, quantity, number, by)
 
