@@ -37,9 +37,10 @@ from shoal.core.exits import (
     ProcessExit,
     cause_of,
 )
+from shoal.core.figures import figures
 from shoal.core.job import JobSettings, JobSpec, new_job
 from shoal.core.job.values import ProcessExited, ResizeTold
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, NodeSeen, ProcessSeen
 from shoal.core.recovery import (
     Budget,
     EndMember,
@@ -50,6 +51,7 @@ from shoal.core.recovery import (
     RestartProcesses,
     decide_recovery,
 )
+from shoal.core.statistics import Heard, Statistics
 from shoal.core.view import ResizeView
 from shoal.master.metrics import MasterMetrics
 from shoal.operator.actions import JobPlan
@@ -80,7 +82,13 @@ def metrics() -> str:
     told = ResizeTold(node=NODE, generation=1, drain=0, rendezvous=0, restore=0, first_step=0, lost_steps=0)
     served.observe(job, failure, replace(job, resizes=(resized,)))
     served.observe(job, told, job)
-    return _metric_table(served.text(job))
+    process = ProcessSeen(
+        local_rank=0, pid=1, stopped=False, cpu=0.0, memory_bytes=0, step=None, collectives=0, busy=None
+    )
+    heard = Heard(node=NodeSeen(cpu_limit=1.0, memory_limit=1), processes=(process,), gpus=1)
+    statistics = Statistics()
+    statistics.heard(NODE, heard, NOW)
+    return _metric_table(served.text(job, figures(job, statistics, NOW)))
 
 
 def operator_metrics() -> str:

@@ -27,6 +27,7 @@ from typing import assert_never
 import msgspec
 
 from shoal.agent import node as core
+from shoal.agent.cgroups import NodeLimits
 from shoal.agent.environment import arguments, environment
 from shoal.agent.failures import OomCounter, error_of
 from shoal.agent.gpu import Gpus
@@ -68,6 +69,8 @@ EXIT_NOT_FOUND = 127
 _LONGEST_SOCKET_PATH = 100
 """Characters; the kernel takes 107."""
 _KILLED = 128 + signal.SIGKILL
+_SHORTEST_LOOK = 0.5
+"""Seconds over which cpu is measured at least: the kernel counts it in hundredths, heartbeats may follow closely."""
 _BY_ITSELF = frozenset({ExitCause.USER_ERROR, ExitCause.OOM, ExitCause.HANG})
 """Ends that the data may have caused."""
 
@@ -150,6 +153,7 @@ class Shell:
         self._data_scheduled = False
         self._is_cut_off = False
         self._gpus = Gpus(settings.environment.get("CUDA_VISIBLE_DEVICES"))
+        self._limits = NodeLimits()
         self._ooms = OomCounter()
         self._ooms_seen = self._ooms.read()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -547,6 +551,7 @@ class Shell:
         loop = asyncio.get_running_loop()
         await self._welcome_came.wait()
         before: dict[int, Stat] = {}
+        used: dict[int, Usage] = {}
         last = loop.time()
         while True:
             assert self._welcome is not None
@@ -556,13 +561,14 @@ class Shell:
                     await self._beat_now.wait()  # a new master knows nothing of the processes yet
             now, at = look(), loop.time()
             pids = [process.pid for process in self._processes.values()]
-            used = usage(pids, now, before, seconds=at - last)
+            if at - last >= _SHORTEST_LOOK or not used.keys() >= set(pids):
+                used = usage(pids, now, before, seconds=at - last)
+                before, last = now, at
             stats = (self._stat(rank, process, used) for rank, process in sorted(self._processes.items()))
             processes = tuple(stat for stat in stats if stat is not None)
-            gpus = self._gpus.look()
-            self._link.send(Heartbeat(incarnation=self._node.incarnation, processes=processes, gpus=gpus))
+            gpus, node = self._gpus.look(), self._limits.look()
+            self._link.send(Heartbeat(incarnation=self._node.incarnation, processes=processes, gpus=gpus, node=node))
             self._ooms_seen = self._ooms.read()
-            before, last = now, at
 
     def _stat(self, local_rank: int, process: Process, used: dict[int, Usage]) -> ProcessSeen | None:
         if process.pid not in used:
@@ -577,4 +583,5 @@ class Shell:
             step=None if last is None else last.step,
             collectives=0 if report is None else report.collectives,
             busy=None if report is None else report.busy,
+            trained=None if last is None else last.trained,
         )

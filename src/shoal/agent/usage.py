@@ -19,6 +19,8 @@ class Stat:
     state: str
     cpu_seconds: float
     memory_bytes: int
+    reaped_seconds: float = 0.0
+    """Of children that it has waited for, in all their life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,7 @@ def parse(text: str) -> Stat | None:
         state=fields[0],
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
         memory_bytes=int(fields[21]) * _PAGE,
+        reaped_seconds=(int(fields[13]) + int(fields[14])) / _TICKS,
     )
 
 
@@ -64,10 +67,38 @@ def usage(
     roots: Iterable[int], now: Mapping[int, Stat], before: Mapping[int, Stat], *, seconds: float
 ) -> dict[int, Usage]:
     """What each root and all its descendants used between two looks, `seconds` apart."""
+    children, children_before = _children(now), _children(before)
+    used: dict[int, Usage] = {}
+    for root in roots:
+        if root not in now:
+            continue
+        pids, known = _tree(root, children), _tree(root, children_before) if root in before else []
+        spent = _spent(pids, known, now, before)
+        used[root] = Usage(
+            cpu=max(0.0, spent / seconds) if before and seconds > 0 else 0.0,
+            memory_bytes=sum(now[pid].memory_bytes for pid in pids),
+            stopped=now[root].state in _STOPPED,
+        )
+    return used
+
+
+def _spent(pids: list[int], known: list[int], now: Mapping[int, Stat], before: Mapping[int, Stat]) -> float:
+    """Seconds of cpu that a tree has used since it was `known`.
+
+    Who ended meanwhile is found in what its parent has waited for, with all its life; what of that was seen before is
+    taken off. So a child that lived for less than the time between two looks counts too.
+    """
+    own = sum(now[pid].cpu_seconds - (before[pid].cpu_seconds if pid in before else 0.0) for pid in pids)
+    reaped = sum(now[pid].reaped_seconds - (before[pid].reaped_seconds if pid in before else 0.0) for pid in pids)
+    ended = sum(before[pid].cpu_seconds + before[pid].reaped_seconds for pid in known if pid not in now)
+    return own + max(0.0, reaped - ended)
+
+
+def _children(stats: Mapping[int, Stat]) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
-    for stat in now.values():
+    for stat in stats.values():
         children.setdefault(stat.parent, []).append(stat.pid)
-    return {root: _of_tree(_tree(root, children), now, before, seconds) for root in roots if root in now}
+    return children
 
 
 def _tree(root: int, children: Mapping[int, list[int]]) -> list[int]:
@@ -75,12 +106,3 @@ def _tree(root: int, children: Mapping[int, list[int]]) -> list[int]:
     for pid in pids:
         pids += children.get(pid, ())
     return pids
-
-
-def _of_tree(pids: list[int], now: Mapping[int, Stat], before: Mapping[int, Stat], seconds: float) -> Usage:
-    used = sum(now[pid].cpu_seconds - (before[pid].cpu_seconds if pid in before else 0.0) for pid in pids)
-    return Usage(
-        cpu=max(0.0, used / seconds) if before and seconds > 0 else 0.0,
-        memory_bytes=sum(now[pid].memory_bytes for pid in pids),
-        stopped=now[pids[0]].state in _STOPPED,
-    )

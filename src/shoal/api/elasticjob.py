@@ -29,6 +29,7 @@ from shoal.api.fields import (
     IntOrString,
     Template,
     a_count,
+    a_measure,
     a_name,
     a_quantity,
     a_text,
@@ -48,6 +49,9 @@ class Role(StrEnum):
     PS = "ps"
     CHIEF = "chief"
     EVALUATOR = "evaluator"
+
+
+SPEED = a_measure("A speed; 0 also where none is known.")
 
 
 class Strategy(StrEnum):
@@ -318,6 +322,44 @@ class MasterRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     stopped: Annotated[bool | None, Field("None is wanted: the job is suspended.")] = None
 
 
+class NodeFigures(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What one node used in the last half minute. What nobody knows is left out."""
+
+    name: Annotated[str, a_name("The node: its role and number.", required=True)]
+    rank: Annotated[int | None, a_count("Of its first process in the world.", maximum=2**31 - 1)] = None
+    processes: Annotated[int | None, a_count("How many it has there.")] = None
+    cpu: Annotated[str | None, a_measure("Cores that its process tree used.")] = None
+    cpu_limit: Annotated[str | None, a_measure("Cores that it may use.")] = None
+    memory: Annotated[str | None, a_measure("Memory that it used.")] = None
+    memory_limit: Annotated[str | None, a_measure("Memory that it may use.")] = None
+    gpu: Annotated[str | None, a_measure("GPUs that were busy.")] = None
+    gpus: Annotated[int | None, a_count("GPUs that it has.")] = None
+    samples_per_second: Annotated[str | None, a_measure("Samples that it trained in a second.")] = None
+    step_seconds: Annotated[str | None, a_measure("How long its steps took.")] = None
+    work_seconds: Annotated[str | None, a_measure("Of that, without waiting for others.")] = None
+
+
+class Figures(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What the job used and how fast it was in the last half minute; for `shoal top`."""
+
+    at: Annotated[datetime | None, Field("When.")] = None
+    samples_per_second: Annotated[str | None, a_measure("Samples trained in a second.")] = None
+    steps_per_second: Annotated[str | None, a_measure("Steps in a second.")] = None
+    step_seconds: Annotated[str | None, a_measure("How long a step takes.")] = None
+    cpu: Annotated[str | None, a_measure("Cores that all nodes use.")] = None
+    memory: Annotated[str | None, a_measure("Memory that all nodes use.")] = None
+    gpu: Annotated[str | None, a_measure("GPUs that are busy.")] = None
+    speeds: Annotated[
+        list[str] | None,
+        Field("Samples, or else steps, a second: the last minutes, the newest last.", max_items=40, item=SPEED),
+    ] = None
+    nodes: Annotated[
+        list[NodeFigures] | None,
+        Field("Nodes; where there are many, those that use most of their limits.", max_items=64),
+    ] = None
+    left_out: Annotated[int | None, a_count("How many nodes are not listed.")] = None
+
+
 class Training(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What the master reports. It alone writes this."""
 
@@ -333,6 +375,7 @@ class Training(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     restarts: Annotated[int | None, a_count("Restarts so far.", maximum=2**31 - 1)] = None
     error: Annotated[str | None, a_text("The last traceback, shortened.", max_length=8192)] = None
     last_decision: Annotated[Decision | None, Field("The master's last decision.")] = None
+    figures: Annotated[Figures | None, Field("What the job uses and how fast it is, twice a minute.")] = None
 
 
 class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

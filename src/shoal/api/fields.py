@@ -81,3 +81,8 @@ def a_quantity(meaning: str, *, whole: bool = False) -> Field:
     if whole:
         return Field(meaning, minimum=0, maximum=99_999, max_length=32, pattern=WHOLE)
     return Field(meaning, minimum=0, max_length=32, pattern=QUANTITY)
+
+
+def a_measure(meaning: str) -> Field:
+    """A quantity that was measured, and is told in a string."""
+    return Field(meaning, max_length=32, pattern=QUANTITY)

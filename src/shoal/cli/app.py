@@ -247,6 +247,35 @@ def scale(
 
 
 @app.command()
+def top(
+    job: JobName = None,
+    once: Annotated[bool, typer.Option("--once", help="Show it once and end; so it is in a pipe too.")] = False,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="table|json|yaml", help="json and yaml: once, with the history.")
+    ] = "table",
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="Only this node; with its history in json and yaml.")
+    ] = None,
+    platform: PlatformName = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
+    """Show what a job and its nodes use, and how fast it trains."""
+    _check_output(output, ("table", "json", "yaml"))
+    where = Where(platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace)
+    if _is_local(where, job):
+        from shoal.cli import jobs
+
+        jobs.show_top(_registry(), job, once=once, output=output, node=node)
+        return
+    from shoal.cli import kube_jobs, kube_top
+
+    what = kube_top.top(_needed(job), once=once, output=output, node=node)
+    kube_jobs.run(where, dict(os.environ), what)
+
+
+@app.command()
 def logs(
     job: JobName = None,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank of the world of now.")] = None,
@@ -364,7 +393,7 @@ def checkpoint_verify(directory: Folder) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def top(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def shoal(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
         from shoal import __version__
 

@@ -8,12 +8,14 @@ import hmac
 import http.client
 import json
 import ssl
-from urllib.parse import urlsplit
+from collections.abc import Sequence
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from shoal.cli.registry import Entry
 from shoal.core.errors import Disconnected, ProtocolError, Refused, ShoalError
+from shoal.core.figures import JobFigures
 from shoal.core.view import JobView
 
 TIMEOUT_SECONDS = 5.0
@@ -26,6 +28,15 @@ def state(entry: Entry) -> JobView:
         return msgspec.json.decode(_ask(entry, "GET", "/state"), type=JobView)
     except msgspec.MsgspecError as exc:
         raise ProtocolError(f"job {entry.record.name}: its master's state is not readable: {exc}") from exc
+
+
+def stats(entry: Entry, *, nodes: Sequence[str] = ()) -> JobFigures:
+    """What the job uses now; with the histories of these nodes."""
+    query = urlencode([("node", node) for node in nodes])
+    try:
+        return msgspec.json.decode(_ask(entry, "GET", f"/stats?{query}" if query else "/stats"), type=JobFigures)
+    except msgspec.MsgspecError as exc:
+        raise ProtocolError(f"job {entry.record.name}: its master's figures are not readable: {exc}") from exc
 
 
 def scale(entry: Entry, count: int) -> str:

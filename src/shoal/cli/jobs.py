@@ -1,4 +1,4 @@
-"""`shoal ps`, `scale`, `stop` and `logs`: look at the local jobs and tell them something."""
+"""`shoal ps`, `top`, `scale`, `stop` and `logs`: look at the local jobs and tell them something."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from shoal.cli import client, logs
 from shoal.cli.registry import Entry, JobState, Registry, process_started
 from shoal.cli.text import age, clean, seconds
 from shoal.core.errors import BadInput, Disconnected, ShoalError
+from shoal.core.figures import JobFigures
 from shoal.core.view import JobView
 
 TITLES = ("JOB", "PHASE", "NODES", "PROCESSES", "WORLD", "STEP", "STEPS/S", "AGE", "PID", "COMMAND")
@@ -270,6 +271,27 @@ def _kill(entry: Entry) -> None:
         pass
     finally:
         os.close(descriptor)
+
+
+# top -----------------------------------------------------------------------------------------------------
+
+
+def show_top(registry: Registry, name: str | None, *, once: bool, output: str, node: str | None) -> None:
+    entry = choose(registry, name)
+
+    def look() -> JobFigures:
+        found = client.stats(entry, nodes=() if node is None else (node,))
+        if node is not None and node not in {each.node for each in found.nodes}:
+            known = ", ".join(each.node for each in found.nodes) or "none"
+            raise ShoalError(f"job {entry.record.name} has no node named {clean(node)}; its nodes: {known}")
+        return found if node is None else replace(found, nodes=tuple(n for n in found.nodes if n.node == node))
+
+    if output in ("json", "yaml"):
+        print_value(msgspec.to_builtins(look()), output)
+        return
+    from shoal.cli import top
+
+    top.watch(look, once=once)
 
 
 # logs ----------------------------------------------------------------------------------------------------

@@ -129,6 +129,7 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
     from shoal.core.job import JobSettings
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
+    from shoal.platforms.kubernetes.figures import ToldFigures
     from shoal.platforms.kubernetes.platform import Reporter, read_job, training_of, understood
     from shoal.platforms.kubernetes.store import SecretStore
     from shoal.platforms.kubernetes.transport import ClientSettings
@@ -155,12 +156,13 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
             store=SecretStore(client, namespace=place.namespace, name=f"{place.job}-state", term=place.term),
         )
         scaler.serve(master)
+        told_figures = ToldFigures(lambda: master.figures(with_history=False), clock.now)
         reporter = Reporter(
             client,
             namespace=place.namespace,
             name=place.job,
             uid=spec.uid,
-            look=lambda: training_of(master.view(), place.term),
+            look=lambda: training_of(master.view(), place.term, told_figures.now()),
             now=clock.now,
         )
         await unless(told, start_patiently(master))

@@ -19,11 +19,12 @@ from shoal.core.job.values import Event, HeartbeatSeen, Job, ResizeTold, Seen, S
 
 FORMAT = 1
 """Grows when an older release could not read the records any more."""
-MINOR = frozenset({"gain"})
-"""Progress: worth keeping, not worth a record for each step."""
+MINOR = frozenset({"gain", "statistics"})
+"""Progress and figures: worth keeping, not worth a record for each step."""
 REPLAYED = frozenset(
     {
         "gain",
+        "statistics",
         "seen",
         "rendezvous",
         "ledger",

@@ -97,6 +97,31 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What one training process has done in its life. Counters: they only grow, and begin at 0 with the process."""
+
+    steps: int
+    samples: int | None
+    """Its own, not the job's; None: it does not count them."""
+    step_seconds: float
+    """Of all steps together, each from the end of the one before."""
+    work_seconds: float
+    """The part of it in which it did not wait for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    """What a node may use at most, and what the kernel counts against that, as its agent sees it. None: not known."""
+
+    cpu_limit: float | None = None
+    """Cores: the least of what the machine has and what the node's cgroups allow."""
+    memory_limit: int | None = None
+    """Bytes, likewise."""
+    memory_bytes: int | None = None
+    """What the limiting cgroup holds, without files it could drop; None: no cgroup limits the node's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSeen:
     """One training process at one moment, as its agent sees it."""
 
@@ -112,6 +137,8 @@ class ProcessSeen:
     """How many collectives it has entered in this world."""
     busy: str | None
     """What it says it does outside training steps (`with state.busy("eval")`)."""
+    trained: Trained | None = None
+    """As it tells itself; None: it knows nothing of us, or has not said."""
 
 
 def node_id(role: Role, number: int) -> NodeId:

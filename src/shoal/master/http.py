@@ -33,6 +33,12 @@ def routes(master: "Master") -> list[web.RouteDef]:
     async def state(_: web.Request) -> web.Response:
         return web.Response(body=msgspec.json.encode(master.view()), content_type="application/json")
 
+    async def stats(request: web.Request) -> web.Response:
+        wanted = frozenset(request.query.getall("node", ()))
+        return web.Response(
+            body=msgspec.json.encode(master.figures(histories_of=wanted)), content_type="application/json"
+        )
+
     async def scale(request: web.Request) -> web.Response:
         asked = await _body(request, ScaleRequest)
         return await _answer(master, master.scale(asked.worker, who="shoal scale"))
@@ -47,6 +53,7 @@ def routes(master: "Master") -> list[web.RouteDef]:
         web.get("/healthz", healthz),
         web.get("/metrics", metrics),
         web.get("/state", state),
+        web.get("/stats", stats),
         web.post("/scale", scale),
         web.post("/stop", stop),
     ]

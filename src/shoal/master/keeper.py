@@ -101,6 +101,11 @@ class Keeper:
         """What agents say is not written down before they are answered: they are told later that it is."""
         return bool(self._store.pace)
 
+    @property
+    def pace(self) -> timedelta:
+        """Of the store."""
+        return self._store.pace
+
     async def keep(self, job: Job, *, at_once: bool = True) -> bool:
         """Write what has changed; `at_once`: somebody is about to act upon it. Raises `Superseded`; nothing else.
 

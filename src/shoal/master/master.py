@@ -12,15 +12,16 @@ from those who did it. Only who is let go for good waits for the record, and not
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
 
 from shoal.core import journal
 from shoal.core.errors import BadInput, Superseded
 from shoal.core.exits import ProcessExit
+from shoal.core.figures import JobFigures, figures
 from shoal.core.job import (
     Event,
     Job,
@@ -76,6 +77,7 @@ from shoal.master.metrics import MasterMetrics
 from shoal.master.plans import Plans
 from shoal.master.platform import RemoteScaler
 from shoal.master.translate import to_event, to_message
+from shoal.master.watch import Watch
 from shoal.wire.codec import encode
 from shoal.wire.messages import (
     PROTOCOL,
@@ -158,6 +160,7 @@ class Master:
         self._scaler = scaler
         self._listeners: list[Callable[[DecisionView], None]] = []
         self._metrics = MasterMetrics()
+        self._watch = Watch()
         self._agents = Agents()
         self._plans = Plans(scaler)
         self._woken = asyncio.Event()
@@ -204,6 +207,7 @@ class Master:
             self.term = claimed.term
             if found is not None:
                 self._job, self._first = self._begun_with(found)
+                self._watch.taken_on(self._job)
             await self._keeper.keep(self._job)
 
     def _begun_with(self, found: Job) -> tuple[Job, tuple[Effect, ...]]:
@@ -295,7 +299,12 @@ class Master:
         self._happen(StopAsked(reason=reason, grace=grace))
 
     def metrics_text(self) -> bytes:
-        return self._metrics.text(self._job)
+        return self._metrics.text(self._job, self.figures(with_history=False))
+
+    def figures(self, *, with_history: bool = True, histories_of: Collection[str] = ()) -> JobFigures:
+        """What the job uses and how fast it is; with the histories of these nodes."""
+        known, now = self._watch.statistics, self._clock.now()
+        return figures(self._job, known, now, with_history=with_history, histories_of=histories_of)
 
     # Agents (the server's door) ---------------------------------------------------------------------------
 
@@ -389,6 +398,7 @@ class Master:
         if isinstance(message, StoreSet):
             self._agents.push_store(self._job.rendezvous.committed, node, message)
             return
+        self._watch.heard(node, message, self._clock.now())
         event = to_event(node, message)
         if event is not None:
             self._happen(event)
@@ -600,7 +610,18 @@ class Master:
             late = max(timedelta(0), now - due)
             self._metrics.lag(late.total_seconds())
             routine = now + TICK
+            self._watched(now)
             self._happen(Ticked(late=late))
+
+    def _watched(self, now: datetime) -> None:
+        """Take the sums, and have the statistics written down when they are due."""
+        self._watch.ticked(self._job, now)
+        if self._keeper is None:
+            return
+        kept = self._watch.due(self._job, now, pace=self._keeper.pace)
+        if kept is not None and kept != self._job.statistics:
+            self._job = replace(self._job, statistics=kept)
+            self._unrecorded.set()
 
 
 def _is_about_data(effect: Effect) -> bool:

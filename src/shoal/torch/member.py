@@ -19,6 +19,7 @@ from shoal.torch.group import Group
 from shoal.torch.takeover import give, take
 from shoal.trainer.data import Alone
 from shoal.trainer.inbox import Inbox
+from shoal.trainer.meter import Meter
 from shoal.trainer.phases import Change, resized
 from shoal.trainer.session import Session
 from shoal.wire.local import Report
@@ -40,6 +41,7 @@ class Member:
         self.group: Group | None = None
         self.world: World | None = None
         self.busy: str | None = None
+        self.meter = Meter()
         self.session = Session.from_environment(environ, inbox=self._inbox, progress=self._report)
         self.data = Alone().data if self.session is None else self.session.data
         self.checkpoints = Checkpoints(state, self.session)
@@ -75,6 +77,7 @@ class Member:
         """The world is over. Its group is kept until the next one stands: closing its connections now could fail a
         collective that a slower member is just completing."""
         now = time.monotonic()
+        self.meter.stop()
         if self.group is not None:
             self._old.append(self.group)
             self.group = None
@@ -102,10 +105,13 @@ class Member:
     @contextmanager
     def busy_with(self, what: str) -> Iterator[None]:
         before, self.busy = self.busy, what
+        began = time.monotonic()
         try:
             yield
         finally:
             self.busy = before
+            if before is None:
+                self.meter.rested(time.monotonic() - began)
 
     def _take_over(self, world: World, group: Group) -> None:
         state = self._state
@@ -135,6 +141,7 @@ class Member:
             busy=self.busy,
             samples=state.samples_done,
             metrics=dict(state.metrics),
+            trained=self.meter.trained,
         )
 
 

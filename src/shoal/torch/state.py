@@ -150,6 +150,8 @@ class State:
             stepper = self._start_stepper(stepper.group, stepper.micro_batches)
         if sizes is not None and len(sizes) != stepper.micro_batches:
             raise ValueError(f"a step has {stepper.micro_batches} micro-batches, got sizes for {len(sizes)}")
+        assert self._member is not None
+        self._member.meter.begin()
         stepper.begin(sizes)
         yield from stepper.run(self.step, self._batches_done())
 
@@ -191,6 +193,8 @@ class State:
         assert self._member is not None
         for standing in self._standings.committed():
             self._tell(standing)
+        samples = None if self._micro_batch_size is None else stepper.samples
+        self._member.meter.committed(samples=samples, waited=stepper.waited)
         self._member.stepped()
 
     def restore(self) -> None:

@@ -8,6 +8,7 @@ All waiting is in `synchronize`. Once it has returned, this member holds the com
 first parameter write to the end of `commit` nothing waits and nothing raises for a change of world.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -74,6 +75,10 @@ class Stepper:
         """How many micro-batches this member has in the step, and how many of them were handed out."""
         self._sizes: Sequence[int] | None = None
         self._weights: tuple[float, ...] | None = None
+        self.samples = 0
+        """How many samples this member has computed in the step."""
+        self.waited = 0.0
+        """Seconds of the step in which it waited for the others."""
 
     def begin(self, sizes: Sequence[int] | None = None) -> None:
         """`sizes`: how many records each micro-batch of the step has, if that is not the same for all."""
@@ -83,6 +88,7 @@ class Stepper:
         self._tally.begin()
         self.totals = None
         self._due, self._run = sum(1 for index in self._block if self._weight(index)), 0
+        self.samples, self.waited = 0, 0.0
         self.under_way = True
 
     def run(self, step: int, first: int) -> Iterator[MicroBatch]:
@@ -98,7 +104,9 @@ class Stepper:
             with self._norms.micro_batch(position):
                 if weight:
                     self._run += 1
-                    yield MicroBatch(step, index, self._samples(first, index), weight, self._tally)
+                    samples = self._samples(first, index)
+                    self.samples += len(samples)
+                    yield MicroBatch(step, index, samples, weight, self._tally)
 
     def check_run(self, step: int) -> None:
         """Raises when micro-batches were left out: the mean would be wrong, and their records count as trained."""
@@ -110,8 +118,10 @@ class Stepper:
 
     def synchronize(self) -> Totals:
         if self.totals is None:
+            began = time.monotonic()
             self._reducer.flush(self._fill_tail)
             self.group.drain()
+            self.waited = time.monotonic() - began
             self.totals = self._tally.read(self._reducer.tail, self._weights)
             self._reducer.drop(self.totals.unused)
         return self.totals

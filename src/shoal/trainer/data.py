@@ -102,6 +102,7 @@ class Shard:
         if not 0 <= count <= self.size - self.done:
             raise ValueError(f"{self!r}: {count} more are said to be trained")
         self.done += count
+        self._data.records += count
         self._data.progressed(self._spec.name)
 
     def __iter__(self) -> Iterator[int]:
@@ -141,6 +142,8 @@ class Data:
         self._asking = threading.Lock()
         self._marks: deque[LedgerMark] = deque()
         self._restores = 0
+        self.records = 0
+        """How many records of its shards this process has trained in its life."""
 
     def register(self, spec: DatasetSpec) -> None:
         """Use this dataset. Every worker says the same words; others are refused, here or by the master."""

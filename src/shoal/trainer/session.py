@@ -10,8 +10,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from shoal.core.errors import Disconnected
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, Trained
 from shoal.core.world import World
 from shoal.trainer.data import Data
 from shoal.trainer.inbox import Inbox, WorldChanged
@@ -176,6 +178,10 @@ class Session:
     def _report(self) -> Report | None:
         self.data.flush()
         report = self._progress()
+        if report is not None and report.trained is None and self.data.records:
+            # Nobody counts its steps, but its data is known.
+            counted = Trained(steps=0, samples=self.data.records, step_seconds=0.0, work_seconds=0.0)
+            report = msgspec.structs.replace(report, trained=counted)
         if report is None or report == self._last_report:
             return None
         self._last_report = report

@@ -26,6 +26,7 @@ import msgspec
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.core.ledger import Checkpoint, DatasetSpec, DynamicCheckpoint, Lease
 from shoal.core.ledger import Progress as ShardProgress
+from shoal.core.nodes import Trained
 from shoal.core.rounds import Extent
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
@@ -93,7 +94,10 @@ class Report(Message, frozen=True, kw_only=True):
     collectives: int
     busy: str | None
     samples: int | None = None
+    """Of the whole job, by the steps that are committed."""
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    trained: Trained | None = None
+    """What this process did itself; None: it does not count."""
 
 
 class LocalResized(Message, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from shoal.core.ledger import MAX_TERM, Wake
-from shoal.core.nodes import ProcessSeen
+from shoal.core.nodes import NodeSeen, ProcessSeen
 from shoal.core.rounds import Round, RoundAnswer
 from shoal.core.saving import CheckpointSpec
 from shoal.core.world import World
@@ -82,6 +82,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     processes: tuple[ProcessSeen, ...]
     gpus: tuple[GpuSeen, ...] = ()
     """Those of the node; none without NVML."""
+    node: NodeSeen = NodeSeen()
 
 
 class Ready(Message, frozen=True, kw_only=True):

@@ -46,6 +46,7 @@ def resumed(
         gain=replace(fresh.gain, samples=before.gain.samples),
         ledger=ledger.resumed(before.ledger, term),
         resumed=before.resumed + 1,
+        statistics=before.statistics,
     )
     return begun(noted(job, _words(before, term), now), nodes=nodes, awaited_joins=awaited_joins, now=now)
 

@@ -214,6 +214,8 @@ class Job:
     """How many restarts those were."""
     resumed: int = 0
     """How many times all of it was gone and it was begun again from its records."""
+    statistics: bytes = b""
+    """What the job used and how fast it was, as the master last wrote it down: `shoal.core.statistics_kept`."""
 
     @property
     def is_suspended(self) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from shoal.api.elasticjob import API_VERSION, Decision, ElasticJob, OptimizeMode, Role, Training
+from shoal.api.elasticjob import API_VERSION, Decision, ElasticJob, Figures, OptimizeMode, Role, Training
 from shoal.api.jobspec import JobDefaults, normalise
 from shoal.api.validation import problems
 from shoal.core.errors import BadInput
@@ -122,7 +122,7 @@ def first_ask(job: ElasticJob, defaults: JobDefaults | None = None) -> dict[Role
     return asked
 
 
-def training_of(view: JobView, term: int) -> Training:
+def training_of(view: JobView, term: int, figures: Figures | None = None) -> Training:
     """The master's report."""
     last = view.decisions[-1] if view.decisions else None
     return Training(
@@ -138,6 +138,7 @@ def training_of(view: JobView, term: int) -> Training:
         restarts=view.restarts,
         error=None if view.error is None else view.error[-LONGEST_ERROR:],
         last_decision=None if last is None else Decision(reason=_cut(last.reason), at=last.at),
+        figures=figures,
     )
 
 

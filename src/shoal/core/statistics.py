@@ -1,0 +1,242 @@
+"""What a job uses and how fast it trains: its own history, and that of each node. Fed by what agents and SDK report.
+
+Three things come in. A node's agent says with each heartbeat what the node uses (`heard`). The member that speaks for
+the world says how far training is (`progressed`). And every few seconds the owner says that time has passed (`ticked`):
+then the sums over all nodes are taken.
+
+What training processes count (`Trained`) comes as counters; two reports of one process make a rate. A counter that has
+fallen is another process's, or one that went back to a checkpoint: it is where counting begins again, not a speed.
+
+Bounded: by `MOST_NODES`, and by the levels of each `History`. Above that the nodes that were silent longest are
+forgotten. One owner, the master; `shoal.core.statistics_kept` makes bytes of it for the journal.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from statistics import median
+
+from shoal.core.history import MANY, History, Quantity, Timeline, sane
+from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
+
+MOST_NODES = 2000
+SOONEST = 0.2
+"""Seconds between two reports that make a rate: messages that waited somewhere arrive together, and no time between
+them is no speed."""
+QUIET = 15.0
+"""Seconds after which a node that says nothing is left out of the job's sums."""
+TICK = 2.0
+"""Seconds between two sums over all nodes."""
+WORKERS = frozenset({Role.WORKER, Role.CHIEF})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What one heartbeat says of a node. Numbers as they came."""
+
+    node: NodeSeen = field(default_factory=NodeSeen)
+    processes: tuple[ProcessSeen, ...] = ()
+    gpus: int = 0
+    gpu_busy: float = 0.0
+    """GPUs that are busy, summed."""
+    gpu_memory: int = 0
+    gpu_memory_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A counter as it stood at one moment."""
+
+    at: float
+    trained: Trained
+
+
+@dataclass(slots=True)
+class Book:
+    """What is known of one node."""
+
+    history: History = field(default_factory=History)
+    at: float = 0.0
+    """When it was last heard."""
+    cpu_limit: float | None = None
+    memory_limit: float | None = None
+    gpus: int = 0
+    gpu_memory_total: float | None = None
+    marks: dict[tuple[int, int], Mark] = field(default_factory=dict)
+    """By local rank and pid."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobMark:
+    at: float
+    step: int
+    samples: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What the owner knows of the job besides, when time has passed."""
+
+    workers: int
+    """Training processes in the world; 0: there is none."""
+    nodes: Iterable[Node] = ()
+    """Those that live."""
+
+
+class Statistics:
+    def __init__(self) -> None:
+        self.timeline = Timeline()
+        self.job = History(MANY)
+        self.nodes: dict[NodeId, Book] = {}
+        """Those heard last are last."""
+        self._mark: JobMark | None = None
+        self._is_told = False
+        """Somebody speaks for the whole job; else its speed is the sum of what the nodes count themselves."""
+        self._ticked = float("-inf")
+
+    # What comes in ----------------------------------------------------------------------------------------
+
+    def heard(self, node: NodeId, heard: Heard, now: datetime) -> None:
+        """A heartbeat came."""
+        at = self.timeline.at(now)
+        book = self.nodes.pop(node, None) or Book()
+        self.nodes[node] = book
+        while len(self.nodes) > MOST_NODES:
+            del self.nodes[next(iter(self.nodes))]
+        book.at = at
+        book.cpu_limit, book.memory_limit = sane(heard.node.cpu_limit), sane(heard.node.memory_limit)
+        add = book.history.add
+        if heard.processes:
+            add(at, Quantity.CPU, _sum(process.cpu for process in heard.processes))
+            counted = heard.node.memory_bytes
+            add(at, Quantity.MEMORY, _sum(p.memory_bytes for p in heard.processes) if counted is None else counted)
+        if heard.gpus > 0:
+            book.gpus, book.gpu_memory_total = heard.gpus, sane(heard.gpu_memory_total)
+            add(at, Quantity.GPU, heard.gpu_busy)
+            add(at, Quantity.GPU_MEMORY, heard.gpu_memory)
+        _count(book, heard.processes, at)
+
+    def progressed(self, step: int, samples: int | None, now: datetime) -> None:
+        """Training has come so far, by whoever speaks for the world."""
+        at = self.timeline.at(now)
+        before, self._is_told = self._mark, True
+        if before is not None and before.step <= step and at - before.at < SOONEST:
+            return
+        self._mark = JobMark(at, step, samples)
+        if before is None or step < before.step:
+            return
+        seconds, steps = at - before.at, step - before.step
+        self.job.add(at, Quantity.STEPS, steps / seconds, seconds)
+        if steps:
+            self.job.add(at, Quantity.STEP, seconds / steps, steps)
+        if samples is not None and before.samples is not None and samples >= before.samples:
+            self.job.add(at, Quantity.SAMPLES, (samples - before.samples) / seconds, seconds)
+
+    def broken(self) -> None:
+        """The world is over: until the next one stands nobody trains, and that is no slow step."""
+        self._mark = None
+
+    def ticked(self, now: Callable[[], Now], at: datetime) -> None:
+        """Time has passed. `now` is asked only when the sums are due."""
+        seconds = self.timeline.at(at)
+        if seconds - self._ticked < TICK:
+            return
+        self._ticked = seconds
+        self._sum_up(now(), seconds)
+
+    # How it is added up -----------------------------------------------------------------------------------
+
+    def _sum_up(self, now: Now, at: float) -> None:
+        live = {node.id: node for node in now.nodes}
+        books = {name: book for name, book in self.nodes.items() if at - book.at <= QUIET and name in live}
+        if now.workers > 0:
+            self.job.add(at, Quantity.WORKERS, now.workers)
+        for quantity in (Quantity.CPU, Quantity.MEMORY, Quantity.GPU):
+            values = [value for book in books.values() if (value := book.history.latest(quantity)) is not None]
+            if values:
+                self.job.add(at, quantity, sum(values))
+        if not self._is_told:
+            speeds = [
+                speed for book in books.values() if (speed := book.history.recent(Quantity.SAMPLES, at, 2 * TICK))
+            ]
+            self.job.add(at, Quantity.SAMPLES, sum(speeds) if speeds else None)
+        workers = {name: book for name, book in books.items() if live[name].role in WORKERS}
+        servers = {name: book for name, book in books.items() if live[name].role is Role.PS}
+        self._by_role(at, workers, live, Quantity.WORKER_CPU, Quantity.WORKER_GRANT)
+        self._by_role(at, servers, live, Quantity.PS_CPU, Quantity.PS_GRANT)
+        if servers:
+            self.job.add(at, Quantity.PS, len(servers))
+            busy = [
+                used / granted
+                for name, book in servers.items()
+                if (used := book.history.latest(Quantity.CPU)) is not None and (granted := live[name].resource.cpu)
+            ]
+            self.job.add(at, Quantity.PS_BUSIEST, max(busy, default=None))
+
+    def _by_role(
+        self, at: float, books: Mapping[NodeId, Book], live: Mapping[NodeId, Node], used: Quantity, granted: Quantity
+    ) -> None:
+        uses = [value for book in books.values() if (value := book.history.latest(Quantity.CPU)) is not None]
+        grants = [cpu for name in books if (cpu := live[name].resource.cpu) is not None]
+        if uses:
+            self.job.add(at, used, sum(uses) / len(uses))
+        if grants:
+            self.job.add(at, granted, median(grants))
+
+
+def _sum(values: Iterable[float]) -> float | None:
+    """None if one of them is no measurement: half of a node is no node."""
+    found = [sane(value) for value in values]
+    return sum(value for value in found if value is not None) if None not in found else None
+
+
+def _count(book: Book, processes: tuple[ProcessSeen, ...], at: float) -> None:
+    """What the node's processes have trained since they last said so."""
+    marks: dict[tuple[int, int], Mark] = {}
+    rates: dict[Quantity, float] = {}
+    longest: dict[Quantity, tuple[float, int]] = {}
+    span = 0.0
+    for process in processes:
+        if process.trained is None or not _is_sane(process.trained):
+            continue
+        key, after = (process.local_rank, process.pid), process.trained
+        before = book.marks.get(key)
+        if before is None or _has_fallen(before.trained, after):
+            marks[key] = Mark(at, after)
+            continue
+        seconds = at - before.at
+        if seconds < SOONEST:
+            marks[key] = before
+            continue
+        marks[key] = Mark(at, after)
+        span = max(span, seconds)
+        steps = after.steps - before.trained.steps
+        rates[Quantity.STEPS] = max(rates.get(Quantity.STEPS, 0.0), steps / seconds)
+        if after.samples is not None and before.trained.samples is not None:
+            gained = (after.samples - before.trained.samples) / seconds
+            rates[Quantity.SAMPLES] = rates.get(Quantity.SAMPLES, 0.0) + gained
+        if steps:
+            for quantity, total in (
+                (Quantity.STEP, after.step_seconds - before.trained.step_seconds),
+                (Quantity.WORK, after.work_seconds - before.trained.work_seconds),
+            ):
+                longest[quantity] = max(longest.get(quantity, (0.0, 0)), (total / steps, steps))
+    book.marks = marks
+    for quantity, rate in rates.items():
+        book.history.add(at, quantity, rate, span)
+    for quantity, (each, steps) in longest.items():
+        book.history.add(at, quantity, each, steps)
+
+
+def _is_sane(trained: Trained) -> bool:
+    counts = (trained.steps, trained.samples or 0, trained.step_seconds, trained.work_seconds)
+    return all(sane(count) is not None for count in counts)
+
+
+def _has_fallen(before: Trained, after: Trained) -> bool:
+    return (
+        after.steps < before.steps
+        or (after.samples or 0) < (before.samples or 0)
+        or after.step_seconds < before.step_seconds
+        or after.work_seconds < before.work_seconds
+    )
