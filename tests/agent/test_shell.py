@@ -322,8 +322,10 @@ async def test_heartbeats_tell_what_the_process_tree_uses_and_whether_it_is_stop
     await agents.logged("up")
     await master.until(lambda: any(p.cpu > 0.05 and p.memory_bytes for h in master.all(Heartbeat) for p in h.processes))
     pid = master.all(Heartbeat)[-1].processes[0].pid
+    assert not any(p.stopped for h in master.all(Heartbeat) for p in h.processes)
     os.kill(pid, signal.SIGSTOP)
     await master.until(lambda: any(p.stopped for h in master.all(Heartbeat) for p in h.processes))
+    assert master.all(Heartbeat)[-1].processes[0].stopped
 
 
 async def test_lines_are_prefixed_with_node_and_rank_and_tamed_for_the_terminal(

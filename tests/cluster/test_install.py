@@ -128,7 +128,8 @@ def test_the_api_server_takes_the_chart_whatever_is_set(helm: Path, values: Path
     for each in made:
         if each["metadata"].get("namespace") == "team-a":  # it is not there: a dry run makes none
             each["metadata"]["namespace"] = "default"
-    apply(control_plane, made, "--dry-run=server")
+    said = apply(control_plane, made, "--dry-run=server")
+    assert len(said.splitlines()) == len(made), "one line for each object that was taken"
 
 
 def test_install_yaml_is_what_helm_makes_of_the_chart(helm: Path) -> None:
@@ -181,8 +182,9 @@ def test_helm_upgrades_and_an_uninstall_keeps_definitions_and_jobs(
     assert not control_plane.kubectl("get", "-n", namespace, "-o=name", "deployments,services,roles")
 
 
-def apply(cluster: Cluster, objects: list[Manifest], *flags: str) -> None:
-    cluster.kubectl(
+def apply(cluster: Cluster, objects: list[Manifest], *flags: str) -> str:
+    """What kubectl says. Raises where the server refuses one of them."""
+    return cluster.kubectl(
         "apply", "--server-side", "--force-conflicts", *flags, "-f", "-", stdin=json.dumps(as_list(objects))
     )
 

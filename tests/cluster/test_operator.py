@@ -166,7 +166,9 @@ def test_a_master_that_answers_drains_and_one_that_does_not_is_not_waited_for(jo
     jobs.cluster.api.patch(f"{jobs.scale_plans}/mnist-auto", removed)
     jobs.settled("mnist", "mnist-master-1", "mnist-worker-1", "mnist-worker-2")
     jobs.change("mnist", {"worker": {"replicas": 1}})  # this time the master does nothing: --drain passes
-    jobs.settled("mnist", "mnist-master-1", "mnist-worker-1")
+    job = jobs.settled("mnist", "mnist-master-1", "mnist-worker-1")
+    assert jobs.names() == ["mnist-master-1", "mnist-worker-1"]
+    assert job["status"]["term"] == 1, "the master that does nothing is not replaced"
 
 
 def test_a_killed_master_pod_is_followed_by_the_next_term(jobs: Jobs) -> None:
@@ -188,6 +190,7 @@ def test_a_job_is_deleted_after_its_ttl(jobs: Jobs) -> None:
     jobs.report("mnist", "failed", "no data")
     jobs.wait(jobs.jobs, lambda items: not items, "the job is gone")
     jobs.wait(jobs.pods, lambda items: not items, "its Pods are gone")
+    assert jobs.cluster.api.get(jobs.jobs)["items"] == jobs.cluster.api.get(jobs.pods)["items"] == []
 
 
 # What goes wrong -----------------------------------------------------------------------------------------------------
@@ -274,7 +277,7 @@ def test_a_namespace_that_is_being_deleted_ends_quietly(
 ) -> None:
     namespace = cluster.namespace(f"ending-{uuid.uuid4().hex[:6]}")
     home = make_namespace(cluster)
-    with operator(cluster, "all", tmp_path, "--home", home):
+    with operator(cluster, "all", tmp_path, "--home", home) as process:
         jobs = Jobs(cluster, namespace)
         jobs.make("mnist", worker={"replicas": 2})
         jobs.settled("mnist", "mnist-master-1", "mnist-worker-0", "mnist-worker-1")
@@ -285,6 +288,8 @@ def test_a_namespace_that_is_being_deleted_ends_quietly(
             what="the namespace is gone",
             timeout=90,
         )
+        assert process.is_alive()
+        assert "Traceback" not in process.log.read_text()
 
 
 def test_what_the_server_lets_in_never_crashes_the_operator(jobs: Jobs) -> None:
