@@ -182,8 +182,8 @@ def test_after_max_wait_a_gang_takes_from_any_job_above_its_minimum() -> None:
 
 def test_make_room_prefers_donors_that_are_not_frozen() -> None:
     """Row 14. When they are not enough, frozen ones give too."""
-    frozen = replace(running("frozen", 4, v=90_000.0), frozen_until=100.0)
-    free = running("free", 4, v=50_000.0)
+    frozen = replace(running("frozen", 4, v=1_080_000.0), frozen_until=100.0)
+    free = running("free", 4, v=600_000.0)
     assert targets(decide(hosts(1, cores=8), frozen, free, waiting("new", 2, 2))) == {"free": 2, "new": 2}
     assert targets(decide(hosts(1, cores=8), frozen, free, waiting("new", 4, 4)))["frozen"] == 3
 
@@ -550,6 +550,27 @@ def test_a_gang_that_kubernetes_finds_no_hosts_for_goes_back_though_there_is_roo
     later = decide(room_for_all, stuck, now=1_800.0)
     assert targets(later) == {"stuck": 0}
     assert "no host for 1800 s" in later.changes[0].reason.text
+
+
+def overtaken() -> Job:
+    """A job with one of its two trainers: there is room for the other, and Kubernetes gives it to others."""
+    return replace(running("short", 1, "a", least=2, most=2), target=2, pending=1, short_since=0.0)
+
+
+@pytest.mark.parametrize(("now", "grown"), [(59.0, 6), (60.0, 2), (179.0, 2), (180.0, 6)])
+def test_a_gang_that_is_overtaken_keeps_others_out_of_room_that_is_not_free_yet(now: float, grown: int) -> None:
+    """Pods that are made before their own room is free go to any host that has some, and that is the gang's. From a
+    minute on they are not made; after three it must be something else that the gang waits for."""
+    both = [a_host("a", 4), replace(a_host("b", 4), leaving=(Leaving(room=room(4, 4), until=200.0),))]
+    found = decide(both, overtaken(), running("hungry", 1, "a", most=9), now=now)
+    assert targets(found) == {"hungry": grown}
+
+
+@pytest.mark.parametrize(("now", "moves"), [(59.0, True), (60.0, False), (179.0, False), (180.0, True)])
+def test_a_gang_that_is_overtaken_holds_up_fairness_moves(now: float, moves: bool) -> None:
+    full = a_host("a", 11)
+    found = decide(full, overtaken(), running("rich", 8, "a"), running("poor", 1, "a"), now=now)
+    assert bool(found.changes) is moves
 
 
 def test_a_nominated_pod_that_has_room_and_is_not_bound_for_long_holds_up_nobody() -> None:

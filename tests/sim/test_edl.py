@@ -4,7 +4,7 @@ import pytest
 
 from shoal.core.errors import BadInput
 from shoal.scheduler.settings import SchedulerSettings
-from shoal.sim.edl import CASES, HORIZON, MIXES, USUAL, arm_of, hosts_of, jain, run_case, run_edl
+from shoal.sim.edl import CASES, LEAST, MIXES, arm_of, hosts_of, jain, run_case, run_edl
 from shoal.sim.edl_goals import gate, goals
 from shoal.sim.report import Run, to_json
 
@@ -42,35 +42,49 @@ def test_case_2_comes_out_as_published(second: dict[str, list[Run]]) -> None:
 
 
 def test_case_1_is_beaten(first: dict[str, list[Run]]) -> None:
-    assert [check for check in goals(1, first["cfs"], first["upstream"], horizon=HORIZON) if not check.holds] == []
+    assert [check for check in goals(1, first["cfs"], first["upstream"]) if not check.holds] == []
 
 
 def test_case_2_is_beaten(second: dict[str, list[Run]]) -> None:
-    found = goals(2, second["cfs"], second["upstream"], second["cfs+headroom"], horizon=HORIZON)
+    found = goals(2, second["cfs"], second["upstream"], second["cfs+headroom"])
     assert [check for check in found if not check.holds] == []
 
 
-def test_what_is_claimed_says_with_which_horizon(first: dict[str, list[Run]]) -> None:
-    claims = list(goals(1, first["cfs"], first["upstream"], horizon=HORIZON))
-    assert claims
-    assert all("cfs with a horizon of 7200 s: " in claim.text for claim in claims)
-
-
-def test_the_settings_that_clusters_have_are_run_beside() -> None:
-    assert "cfs-default" in USUAL
-    usual = arm_of("cfs-default")
-    assert (usual.label, usual.settings) == ("cfs-default", SchedulerSettings())
-    assert usual.policy is arm_of("cfs").policy
+def test_what_is_claimed_is_claimed_of_the_settings_that_clusters_have(first: dict[str, list[Run]]) -> None:
+    ours = arm_of("cfs")
+    assert ours.settings == SchedulerSettings()
     told: list[tuple[str, int, int, float]] = []
-    (run,) = run_edl(["1"], ["cfs-default"], tell=lambda *words: told.append(words)).runs
-    assert told == [("EDL case 1 under cfs-default", 0, 20, 0.0)]
-    assert run.policy == "1: cfs-default"
-    assert run.measures.gangs_started == 20
+    report = run_edl(["1"], ["cfs"], tell=lambda *words: told.append(words))
+    assert told == [("EDL case 1 under cfs", 0, 20, 0.0)]
+    assert report.runs == tuple(first["cfs"][:1])
+
+
+def test_a_gang_is_started_when_it_has_all_that_its_owner_asked_for_at_least(first: dict[str, list[Run]]) -> None:
+    """Not before its second trainer runs."""
+    for run in first["cfs"]:
+        for job in run.jobs:
+            assert job.started is not None
+            had = [at for at, count in zip(job.allocation.times, job.allocation.values, strict=True) if count >= LEAST]
+            assert job.started >= had[0]
+
+
+def test_a_report_names_its_hosts_its_seeds_and_the_settings_of_each_policy() -> None:
+    report = run_edl(["2"], ["static", "cfs+headroom"], [3])
+    hosts, seeds, *settings = report.ground
+    assert hosts.startswith("hosts: 69 hosts with 12 cores")
+    assert hosts.endswith("2348 cores in all")
+    assert seeds.startswith("seed 3; ")
+    assert settings == [
+        "settings of static: gang False; else as by default",
+        "settings of cfs+headroom: service_headroom 900 cores; else as by default",
+    ]
+    made = report.settings["settings of policies"]
+    assert made["cfs+headroom"]["service_headroom"] == {"cpu": 900_000, "memory": 0, "gpu": 0}  # type: ignore[index]
 
 
 def test_the_numbers_would_be_noticed_if_they_were_bad(first: dict[str, list[Run]]) -> None:
     """The original would not pass for ours, nor ours for the original."""
-    assert not all(check.holds for check in goals(1, first["upstream"], first["upstream"], horizon=0))
+    assert not all(check.holds for check in goals(1, first["upstream"], first["upstream"]))
     assert not all(check.holds for check in gate(1, first["static"], first["cfs"]))
 
 

@@ -1,5 +1,6 @@
 """The engine: time, room and progress add up, whatever arrives, fails or is decided."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from shoal.sim.engine import Simulation
 from shoal.sim.models import Scaling, ScalingSpec, placement_of
 from shoal.sim.policies import NAMES, scheduler_named
 from shoal.sim.report import Report, Run, to_json
-from shoal.sim.scheduling import Act, View
+from shoal.sim.scheduling import Act, PolicyScheduler, View
 from shoal.sim.workload import GIBIBYTE, JobSpec, ServiceSpec, SimSettings, Workload
 
 HOST = Room(cpu=48_000, memory=192 * GIBIBYTE, gpu=4)
@@ -167,6 +168,33 @@ def test_utilisation_is_a_part_of_the_whole_however_a_run_ends(
     numbers = Simulation(whole, scheduler_named(policy, SchedulerSettings()), times).run().measures
     assert 0 <= numbers.effective_utilisation <= numbers.utilisation + 1e-9 <= 1 + 2e-9
     assert numbers.jain is None or 0 <= numbers.jain <= 1 + 1e-9
+
+
+class NeverAtRest:
+    """A scheduler that is told in every round that something has happened to every job."""
+
+    sees_progress = False
+
+    def __init__(self, scheduler: PolicyScheduler) -> None:
+        self.name, self.is_rigid = scheduler.name, scheduler.is_rigid
+        self._scheduler = scheduler
+
+    def round(self, view: View) -> Sequence[Act]:
+        return self._scheduler.round(replace(view, changed=frozenset(view.jobs)))
+
+
+@given(workloads(), st.sampled_from(["cfs", "fulfillment", "fifo", "static", "upstream"]), st.booleans())
+@settings(max_examples=12)
+def test_rounds_without_anything_to_decide_are_left_out_and_nobody_can_tell(
+    workload: Workload, policy: str, fails: bool
+) -> None:
+    times = SimSettings(service_step=200.0, host_mtbf=9_000.0 if fails else None)
+    late = job("late", submitted=9_000, size=2, max=4, duration=500)  # comes when the others have long been at rest
+    rest = replace(workload, jobs=(*workload.jobs, late))
+    lazy, busy = (scheduler_named(policy, SchedulerSettings()) for _ in range(2))
+    assert isinstance(busy, PolicyScheduler)
+    found, wanted = (Simulation(rest, each, times).run() for each in (lazy, NeverAtRest(busy)))
+    assert to_json(Report(title="t", runs=(found,))) == to_json(Report(title="t", runs=(wanted,)))
 
 
 @given(workloads(), st.integers(0, 100))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.cli import simulate_scope as scope
 from shoal.cli.flags import CommandLine, Flag, Given, as_choice, as_int, as_list, as_seconds, read, with_defaults
 from shoal.core.errors import BadInput
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.scheduler.rows import Room
     from shoal.sim.report import Report
     from shoal.sim.runs import Plan, Tell
+    from shoal.sim.traces import Assumed
     from shoal.sim.workload import ServiceSpec, SimSettings, Workload
 
 PREFIX = "SHOAL_SIMULATE_"
@@ -28,7 +30,11 @@ SHORTEST_INTERVAL = 1e-3
 """Seconds between rounds."""
 DIGITS = 6
 """Of a count in a word that holds two of them."""
-EXPERIMENTS = ("pollux", "replay", "edl", "laboratory")
+EXPERIMENTS = {
+    "pollux": scope.POLLUX, "replay": scope.REPLAY, "edl": scope.EDL, "laboratory": scope.LABORATORY,
+}  # fmt: skip
+THREADS = "OPENBLAS_NUM_THREADS"
+"""One is enough: matrices are tiny here, and several threads take longer to find each other than the simulation."""
 
 # fmt: off
 FLAGS: tuple[Flag, ...] = (
@@ -61,7 +67,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="interference", metavar="X", default="0", group=CLUSTER,
          help="How much slower jobs on several hosts are where they share one."),
     Flag(name="ground", metavar="NAME", group=TIMES,
-         help="pollux: rounds at whole minutes only, 30 s for each change, no grace. Default for measured models."),
+         help="pollux: rounds at whole minutes only, 30 s for each change, no grace; the default for measured models. "
+              "own: by the flags below."),
     Flag(name="interval", metavar="SECONDS", default="60", group=TIMES, help="Between scheduling rounds."),
     Flag(name="spacing", metavar="SECONDS", default="1", group=TIMES, help="The least time between rounds for events."),
     Flag(name="pod-start", metavar="SECONDS", default="5", group=TIMES, help="Until a Pod with a host is ready."),
@@ -80,8 +87,8 @@ USAGE = "shoal simulate [TRACE.csv ...] [FLAGS]"
 ABOUT = "Run the cluster's policies on jobs of a trace, in virtual time, and compare them."
 NOTES = (
     "A trace is a CSV file with the columns submit, size and duration (and maybe more), a Philly-style trace, or a "
-    "Pollux workload: docs/guides/simulate.md. The same words give the same output, to the byte. Exit code 1: a "
-    "promise of an experiment was not kept.",
+    "Pollux workload: docs/guides/simulate.md. The same words give the same output, to the byte. A flag that would "
+    "change nothing is refused. Exit code 1: a promise of an experiment was not kept.",
 )
 
 
@@ -92,14 +99,16 @@ def main(line: Sequence[str]) -> int:
 
         print_help(USAGE, ABOUT, FLAGS, notes=NOTES)
         return 0
+    os.environ.setdefault(THREADS, "1")
     given = with_defaults(said.values, FLAGS)
     output = as_choice(given["output"], ("table", "json"))
     if "cluster" in given:
         as_choice(given["cluster"], ("live",))
+        scope.check_scope(said.values, scope.LIVE)
         return _live(files, output)
     formats = _formats(given["plot_format"])
     with progress() as tell:
-        report = run(files, given, os.environ, tell)
+        report = run(files, said.values, os.environ, tell)
     _write(report, given, formats)
     if output == "json":
         from shoal.sim.report import to_json
@@ -138,45 +147,55 @@ def read_words(line: Sequence[str], environment: Mapping[str, str]) -> tuple[Com
 
 
 def run(
-    files: Sequence[str], given: Mapping[str, Given], environment: Mapping[str, str], tell: "Tell | None"
+    files: Sequence[str], said: Mapping[str, Given], environment: Mapping[str, str], tell: "Tell | None"
 ) -> "Report":
     """One of: an experiment, look-alike jobs, traces."""
-    asked = [name for name in ("experiment", "synthetic") if name in given]
+    asked = [name for name in ("experiment", "synthetic") if name in said]
     if len(asked) + bool(files) != 1:
         raise BadInput("shoal simulate wants one of: trace files, --synthetic JOBS, --experiment NAME")
-    if "experiment" in given:
-        return _experiment(given, environment, tell)
-    plan = _plan(given)
-    if "synthetic" in given:
-        return _synthetic(given, plan, tell)
-    return _traces([Path(name) for name in files], given, environment, plan, tell)
+    if "experiment" in said:
+        return _experiment(said, environment, tell)
+    if "synthetic" in said:
+        scope.check_scope(said, scope.SYNTHETIC)
+        return _synthetic(said, tell)
+    scope.check_scope(said, scope.TRACES)
+    return _traces([Path(name) for name in files], said, environment, tell)
 
 
-def _experiment(given: Mapping[str, Given], environment: Mapping[str, str], tell: "Tell | None") -> "Report":
-    name = as_choice(given["experiment"], EXPERIMENTS)
-    policies = as_list(given["policy"])
+def _experiment(said: Mapping[str, Given], environment: Mapping[str, str], tell: "Tell | None") -> "Report":
+    name = as_choice(said["experiment"], tuple(EXPERIMENTS))
+    scope.check_scope(said, EXPERIMENTS[name])
+    given = with_defaults(said, FLAGS)
     if name == "edl":
         from shoal.sim.edl import run_edl
 
-        chosen = policies if given["policy"].text != _default("policy") else ()
-        return run_edl(as_list(given["case"]) if "case" in given else (), chosen, _seeds(given["seed"]), tell=tell)
+        policies = _distinct(said["policy"]) if "policy" in said else ()
+        cases = _distinct(said["case"]) if "case" in said else ()
+        return run_edl(cases, policies, _seeds(given["seed"]), tell=tell)
     if name == "laboratory":
         from shoal.sim.laboratory.experiment import run_laboratory
 
         return run_laboratory(_seeds(given["seed"]), tell=tell)
     from shoal.sim.pollux import compare
 
-    folder = compare.pollux_folder(_traces_folder(given, environment))
+    loads = _distinct(said["load"]) if "load" in said else compare.LOADS if name == "pollux" else ("1.0",)
+    for load in loads:
+        as_choice(Given(text=load, source="--load"), compare.LOADS)
+    folder = compare.pollux_folder(_traces_folder(said, environment))
     if name == "replay":
-        return compare.replay(folder, as_list(given["load"]) if "load" in given else ("1.0",), tell)
-    return compare.compare(folder, policies, as_list(given["load"]) if "load" in given else compare.LOADS, tell)
+        return compare.replay(folder, loads, tell)
+    return compare.compare(folder, _distinct(given["policy"]), loads, tell)
 
 
-def _synthetic(given: Mapping[str, Given], plan: "Plan", tell: "Tell | None") -> "Report":
+def _synthetic(said: Mapping[str, Given], tell: "Tell | None") -> "Report":
     from shoal.sim.pollux.synthetic import synthetic_applications, synthetic_asks
     from shoal.sim.pollux.workloads import workload_of
     from shoal.sim.runs import simulate
 
+    given = with_defaults(said, FLAGS)
+    if _is_on_pollux_ground(said):
+        scope.check_ground(said, why="--ground pollux")
+    plan = _plan(given)
     jobs = _count(given["synthetic"])
     applications = synthetic_applications()
     hosts = _hosts(given)
@@ -190,15 +209,18 @@ def _synthetic(given: Mapping[str, Given], plan: "Plan", tell: "Tell | None") ->
 
 
 def _traces(
-    files: Sequence[Path], given: Mapping[str, Given], environment: Mapping[str, str], plan: "Plan", tell: "Tell | None"
+    files: Sequence[Path], said: Mapping[str, Given], environment: Mapping[str, str], tell: "Tell | None"
 ) -> "Report":
+    from shoal.sim.described import plain
     from shoal.sim.pollux.compare import pollux_folder
     from shoal.sim.pollux.profiles import load_applications
     from shoal.sim.pollux.workloads import workload_of
     from shoal.sim.runs import simulate
-    from shoal.sim.traces import EFFICIENCIES, LARGEST, Assumed, read_trace
+    from shoal.sim.traces import EFFICIENCIES, LARGEST, Assumed, names_of, read_trace
     from shoal.sim.workload import Workload
 
+    given = with_defaults(said, FLAGS)
+    plan = _plan(given)
     assumed = Assumed(
         growth=as_number(given["growth"], low=1.0, high=LARGEST),
         efficiency=as_number(given["efficiency"], low=EFFICIENCIES[0], high=EFFICIENCIES[1]),
@@ -206,22 +228,36 @@ def _traces(
     )
     found: list[Workload] = []
     notes: list[str] = []
-    measured = False
-    for path in files:
+    measured: list[str] = []
+    for path, name in zip(files, names_of(files), strict=True):
         trace = read_trace(path, assumed)
         if trace.ignored:
             notes.append(f"{path.name}: columns that mean nothing here: {', '.join(trace.ignored)}")
         if trace.asks:
-            measured = True
+            measured.append(name)
             applications = load_applications(pollux_folder(_traces_folder(given, environment)))
-            made = workload_of(path.stem, trace.asks, applications, _hosts(given))
+            made = workload_of(name, trace.asks, applications, _hosts(given))
         else:
-            made = Workload(name=path.name.partition(".")[0], jobs=trace.jobs, hosts=_hosts(given))
+            made = Workload(name=name, jobs=trace.jobs, hosts=_hosts(given))
         found.append(replace(made, services=_services(given)))
-    if measured and "ground" not in given:
+    scope.check_models(said, measured=measured, plain=[each.name for each in found if each.name not in measured])
+    if measured and "ground" not in said:
+        scope.check_ground(said, why=f"the default for measured models, as those of {measured[0]}")
         plan = replace(plan, settings=_settings({**given, "ground": Given(text="pollux", source="--ground")}))
+    elif _is_on_pollux_ground(said):
+        scope.check_ground(said, why="--ground pollux")
     report = simulate(", ".join(path.name for path in files), lambda _: found, plan, tell)
-    return replace(report, notes=(*notes, *report.notes))
+    settings = {**report.settings, "assumed of jobs": plain(assumed)}
+    ground = report.ground if len(measured) == len(files) else (*report.ground, _told(assumed))
+    return replace(report, settings=settings, ground=ground, notes=(*notes, *report.notes))
+
+
+def _told(assumed: "Assumed") -> str:
+    least = "" if assumed.limit is None else f"; only the first {assumed.limit:,} of each file"
+    return (
+        f"jobs, where their trace does not say: up to {assumed.growth:g} times their size, and of a doubling of "
+        f"trainers {assumed.efficiency:g} is gained{least}"
+    )
 
 
 # Words -------------------------------------------------------------------------------------------------------------
@@ -230,7 +266,7 @@ def _traces(
 def _plan(given: Mapping[str, Given]) -> "Plan":
     from shoal.sim.runs import Plan
 
-    return Plan(policies=as_list(given["policy"]), seeds=_seeds(given["seed"]), settings=_settings(given))
+    return Plan(policies=_distinct(given["policy"]), seeds=_seeds(given["seed"]), settings=_settings(given))
 
 
 def _settings(given: Mapping[str, Given]) -> "SimSettings":
@@ -251,7 +287,7 @@ def _settings(given: Mapping[str, Given]) -> "SimSettings":
         resize=_seconds(given["resize"]),
         grace=_seconds(given["grace"]),
     )
-    if "ground" in given and as_choice(given["ground"], ("pollux", "own")) == "pollux":
+    if _is_on_pollux_ground(given):
         base = ON_POLLUX_GROUND
         return replace(
             common,
@@ -262,6 +298,19 @@ def _settings(given: Mapping[str, Given]) -> "SimSettings":
             grace=base.grace,
         )
     return common
+
+
+def _is_on_pollux_ground(given: Mapping[str, Given]) -> bool:
+    return "ground" in given and as_choice(given["ground"], ("pollux", "own")) == "pollux"
+
+
+def _distinct(given: Given) -> tuple[str, ...]:
+    """A list in which nothing stands twice: it would be run twice, and counted twice."""
+    found = as_list(given)
+    twice = next((each for each in found if found.count(each) > 1), None)
+    if twice is not None:
+        raise BadInput(f"{given.source} names {twice} twice: {', '.join(found)}")
+    return found
 
 
 def _hosts(given: Mapping[str, Given]) -> "tuple[Room, ...]":
@@ -339,10 +388,6 @@ def as_number(given: Given, *, low: float, high: float = float("inf")) -> float:
     if not low <= value <= high or value == float("inf"):
         raise BadInput(f"{given.source} wants {wanted}, got {given.text}")
     return value
-
-
-def _default(key: str) -> str | None:
-    return next(flag.default for flag in FLAGS if flag.key == key)
 
 
 # What is shown -----------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ def print_report(report: Report) -> None:
     console = Console(width=None if is_terminal else PIPE_WIDTH, highlight=False)
     for table in tables(report):
         console.print(table)
+    for line in report.ground:
+        console.print(Text(clean(line), style="dim"))
     for note in report.notes:
         console.print(Text(clean(note)))
     for check in report.checks:

@@ -18,7 +18,7 @@ from shoal.scheduler.keys import Keys
 NEAR = 4
 """A quarter more or less than even is near enough."""
 HALVINGS = 50
-"""Until a key is exact enough."""
+"""Until a key is exact enough to tell the steps of equals apart."""
 
 
 class Alike:
@@ -52,10 +52,17 @@ class Alike:
         """The sizes at the highest common key at which this still holds."""
         low = float((self._base + self._slope * (self._least - self._shift)).min())
         high = float((self._base + self._slope * (self._most + 1 - self._shift)).max())
+        below, above = self._sizes(low), self._sizes(high)
         for _ in range(HALVINGS):
+            if int((above - below).sum()) <= 1:
+                break  # at most one step is between them: nothing more is to be found out
             middle = (low + high) / 2
-            low, high = (middle, high) if is_enough(self._sizes(middle)) else (low, middle)
-        return self._sizes(low)
+            sizes = self._sizes(middle)
+            if is_enough(sizes):
+                low, below = middle, sizes
+            else:
+                high, above = middle, sizes
+        return below
 
     def _sizes(self, key: float) -> Ints:
         """How many trainers each has at this key."""

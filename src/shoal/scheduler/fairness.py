@@ -56,7 +56,7 @@ def _can_trade(plan: Round, job: int) -> bool:
 
 def _even_out_alike(plan: Round, jobs: list[int], most: int) -> int:
     able = [job for job in jobs if not plan.frozen[job]]
-    if len(able) < 2:
+    if not _could_trade(plan, able):
         return 0
     keeps, gets = (
         dict(zip(jobs, sizes, strict=True)) for sizes in Alike(jobs, plan.keys, plan.n, plan.least, plan.most).ends()
@@ -73,6 +73,13 @@ def _even_out_alike(plan: Round, jobs: list[int], most: int) -> int:
             continue  # a small part of it now would freeze it, and keep it from the rest
         made += _serve(plan, taker, gets[taker], givers, keeps, most - made)
     return made
+
+
+def _could_trade(plan: Round, jobs: list[int]) -> bool:
+    """Whether any step from one to another keeps their order: mostly none does, and there is nothing to work out."""
+    gives = [plan.keys.key(job, plan.lower(job)) for job in jobs if plan.n[job] > plan.least[job]]
+    takes = [plan.keys.key(job, plan.higher(job)) for job in jobs if plan.higher(job) <= plan.most[job]]
+    return bool(gives and takes) and max(gives) > min(takes) + plan.settings.fairness_margin
 
 
 def _serve(plan: Round, taker: int, gets: int, givers: list[int], keeps: Mapping[int, int], most: int) -> int:

@@ -5,6 +5,9 @@ jobs that were admitted and miss Pods get them placed again (a host was lost, a 
 queue when that takes too long; trainers that were promised and have no room any more are taken back; and when more is
 asked for than may be in use, jobs give back.
 
+A planned host is only a wish: Kubernetes gives a Pod any host that has room when it tries it. So Pods that are made
+before their own room is free take that of others; after a while of this, growth waits for the gang that is short.
+
 None of this looks at freezing windows. Nothing here takes a running job below its least size, except for services.
 """
 
@@ -21,6 +24,10 @@ from shoal.scheduler.services import serve
 from shoal.scheduler.victims import Terms, make_room
 from shoal.scheduler.view import NOWHERE
 
+SURELY_ROOM = 3
+"""Times `reserve_after`: Kubernetes tries a Pod again at least once a minute, so one that is without a host for longer,
+although room is kept for it, waits for something that is not known here."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unplaced:
@@ -29,6 +36,8 @@ class Unplaced:
     service: ServicePod | None = None
     gang: int | None = None
     """The heaviest admitted job that misses a part of its gang."""
+    is_overdue: bool = False
+    """There is room for a gang, and has been for so long that somebody else must be taking it."""
 
     @property
     def holds_up_growth(self) -> bool:
@@ -54,7 +63,7 @@ def do_mandatory(plan: Round) -> Unplaced:
     gang = place_gangs(plan)
     place_promised(plan)
     relieve_pressure(plan)
-    return Unplaced(service=service, gang=gang)
+    return Unplaced(service=service, gang=gang, is_overdue=_has_overdue(plan))
 
 
 def lower_to_max(plan: Round) -> None:
@@ -170,6 +179,13 @@ def _is_given_up(plan: Round, job: int) -> bool:
         return False
     _put_back(plan, job, f"a part of its gang has had no host for {short:.0f} s, whatever room there was")
     return True
+
+
+def _has_overdue(plan: Round) -> bool:
+    """Whether a gang has been without a part of its hosts for `reserve_after`, so that its room should be defended; but
+    not for so long that it seems to wait for something else than room."""
+    after = plan.settings.reserve_after
+    return any(after <= _short_for(plan, job) < SURELY_ROOM * after for job in _without_host(plan))
 
 
 def _short_for(plan: Round, job: int) -> float:

@@ -2,7 +2,9 @@
 
 A round has four phases, each in a module of its own: what has to be done (`mandatory`), who may start (`admit`), who
 grows into free room (`fill`), and, when none of these had anything to do, who hands a trainer to whom (`fairness`).
-While something mandatory has no host yet, jobs that matter less do not start, and nobody grows.
+While something mandatory has no host yet, jobs that matter less do not start, and nobody grows. While a gang that was
+started should have its hosts and has not, nobody is given room that others are still leaving: the new Pods would not
+wait for it, and take what is kept for the gang.
 """
 
 from collections.abc import Callable
@@ -34,8 +36,10 @@ def plan_round(
     unplaced = do_mandatory(plan)
     admit(plan, unplaced)
     if not unplaced.holds_up_growth:
+        if unplaced.is_overdue:
+            plan.view.keep_what_is_leaving()
         fill(plan)
-        if not plan.has_changes():
+        if not plan.has_changes() and not unplaced.is_overdue:
             rebalance(plan)
     return Decisions(
         changes=tuple(plan.changes()),

@@ -56,12 +56,14 @@ class SchedulerSettings:
     base_weight: int = 1_000
     """W0: the weight at which a second of service counts as one."""
     scores: Scores = Scores()
-    horizon: Seconds = 600.0
-    """H: how far ahead the cost of a size is looked at."""
+    horizon: Seconds = 7_200.0
+    """H: how far ahead the cost of a size is looked at. With a short one, jobs pay back at once what they had more, and
+    sizes go up and down; with a long one, the past counts little beside the present. Two hours is about as long as jobs
+    of mixed clusters run, and better than ten minutes in all that was measured (docs/decisions/0020)."""
     start_debit: Seconds = 5.0
     """D: what a newcomer is charged in advance, so that arriving again and again gains nothing."""
-    lag_cap: Seconds = 600.0
-    """A job that waited is never thought to be owed more than this."""
+    lag_cap: Seconds = 7_200.0
+    """A job that waited is never thought to be owed more than this: as long as the horizon."""
     freezing_window: Seconds = 60.0
     max_moves: int = 40
     """Voluntary moves in one round, or a tenth of all trainers, whichever is more."""

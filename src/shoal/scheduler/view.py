@@ -195,6 +195,11 @@ class View:
         free today is kept as well, so free may be less than nothing."""
         self._add(position, room, -1)
 
+    def keep_what_is_leaving(self) -> None:
+        """From here on only what is free now is found, and not what somebody is still leaving."""
+        for position, room in self.coming.items():
+            self.keep(position, room)
+
     def take_from_bare(self, position: int, room: Room) -> None:
         """A service goes here, and will be in the way even when no training is."""
         for column, amount in zip(self.bare, room, strict=True):

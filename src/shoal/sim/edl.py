@@ -12,13 +12,14 @@ arms that were published, `cfs` is ours; `shoal.sim.edl_goals` says what each ha
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from shoal.core.errors import BadInput
 from shoal.scheduler.policies import Policy, UnknownPolicy, policy
 from shoal.scheduler.rows import Job, JobKey, Part, Room
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.sim.clock import VirtualClock
+from shoal.sim.described import hosts_text, hosts_value, plain, policies_lines, seeds_text
 from shoal.sim.edl_goals import gate, goals
 from shoal.sim.kube import MICROS, PUBLISHED, Kube, KubeSettings, Pod, PodSet
 from shoal.sim.operated import TRAINER, Operated, Training
@@ -120,15 +121,12 @@ class Arm:
     """False: Pods are made as the job is submitted, as the original did, and rounds come only with the clock."""
 
 
-HORIZON = 7_200.0
-"""Of `cfs` here: two hours. With the usual ten minutes, jobs that came first would pay back within the experiment what
-they had more, and have less than others at its end. `cfs-default` is `cfs` with the settings that clusters have."""
 HEADROOM = Room(cpu=900_000)
 """What the 300 nginx Pods need that come back."""
 WITH_HEADROOM = "cfs+headroom"
-WITH_DEFAULTS = "cfs-default"
 ENOUGH_RUNS = 4
-USUAL = ("static", "upstream", "cfs", WITH_DEFAULTS, WITH_HEADROOM)
+TOO_FEW = f"Single runs differ: promises are checked on the mean of {ENOUGH_RUNS} or more (--seed 0:{ENOUGH_RUNS})."
+USUAL = ("static", "upstream", "cfs", WITH_HEADROOM)
 
 
 def arm_of(name: str) -> Arm:
@@ -138,18 +136,15 @@ def arm_of(name: str) -> Arm:
             settings = SchedulerSettings(policy=name, gang=False)
             return Arm(label=name, policy=policy(name, sim=True), settings=settings, is_static=True, admits=False)
         case "upstream":
-            return Arm(label=name, policy=policy(name, sim=True), admits=False)
-        case "cfs-default":
-            return Arm(label=name, policy=policy("cfs", sim=True))
+            return Arm(label=name, policy=policy(name, sim=True), settings=SchedulerSettings(policy=name), admits=False)
+        case "cfs+headroom":
+            ours = SchedulerSettings(service_headroom=HEADROOM)
+            return Arm(label=name, policy=policy("cfs", sim=True), settings=ours)
         case _:
-            ours = SchedulerSettings(horizon=HORIZON, lag_cap=HORIZON)
-            if name == WITH_HEADROOM:
-                ours = replace(ours, service_headroom=HEADROOM)
             try:
-                found = policy(name.removesuffix("+headroom"), sim=True)
+                return Arm(label=name, policy=policy(name, sim=True), settings=SchedulerSettings(policy=name))
             except UnknownPolicy as exc:
-                raise BadInput(f"--policy: {exc}; or {WITH_DEFAULTS} or {WITH_HEADROOM}") from exc
-            return Arm(label=name, policy=found, settings=ours)
+                raise BadInput(f"--policy: {exc}; or {WITH_HEADROOM}") from exc
 
 
 def run_edl(
@@ -182,25 +177,35 @@ def run_edl(
         runs += [run for group in own.values() for run in group]
         if len(seeds) >= ENOUGH_RUNS:
             checks += gate(number, own.get("static", ()), own.get("upstream", ()))
-            checks += goals(
-                number, own.get("cfs", ()), own.get("upstream", ()), own.get(WITH_HEADROOM, ()), horizon=HORIZON
-            )
+            checks += goals(number, own.get("cfs", ()), own.get("upstream", ()), own.get(WITH_HEADROOM, ()))
     return Report(
         title=f"The EDL experiment, mean of {len(seeds)} runs" if len(seeds) > 1 else "The EDL experiment, one run",
         runs=tuple(runs),
-        settings={"experiment": "edl", "hosts": mix, "seeds": list(seeds), "horizon of cfs": HORIZON},
+        settings=_described(arms, seeds, mix),
+        ground=tuple(_ground(arms, seeds, mix)),
         checks=tuple(checks),
-        notes=tuple(_notes(len(seeds))),
+        notes=() if len(seeds) >= ENOUGH_RUNS else (TOO_FEW,),
     )
 
 
-def _notes(runs: int) -> Iterator[str]:
+def _described(arms: Sequence[Arm], seeds: Sequence[int], mix: str) -> dict[str, object]:
+    return {
+        "experiment": "edl",
+        "mix": mix,
+        "hosts": hosts_value(list(hosts_of(mix).values())),
+        "seeds": list(seeds),
+        "kubernetes": plain(PUBLISHED),
+        "settings of policies": {arm.label: plain(arm.settings) for arm in arms},
+    }
+
+
+def _ground(arms: Sequence[Arm], seeds: Sequence[int], mix: str) -> Iterator[str]:
+    yield f"hosts: {hosts_text(list(hosts_of(mix).values()))}"
     yield (
-        f"cfs looks {HORIZON:g} s ahead here; {WITH_DEFAULTS} has the settings that clusters have, and looks "
-        f"{SchedulerSettings().horizon:g} s ahead; {WITH_HEADROOM} keeps {HEADROOM.cpu / 1_000:g} cores free."
+        f"{seeds_text(seeds)}; Kubernetes 1.6.2: Pods start in {PUBLISHED.start:g} s, one without room is tried again "
+        f"after {PUBLISHED.first_back_off:g} to {PUBLISHED.most_back_off:g} s; trainers leave in {TRAINER_GRACE:g} s"
     )
-    if runs < ENOUGH_RUNS:
-        yield f"Single runs differ: promises are checked on the mean of {ENOUGH_RUNS} or more (--seed 0:{ENOUGH_RUNS})."
+    yield from policies_lines({arm.label: arm.settings for arm in arms})
 
 
 def _case_of(name: str) -> int:
@@ -351,7 +356,7 @@ def _submit(case: Case, arm: Arm, cluster: Operated, record: _Record, chance: ra
     def submit(number: int) -> None:
         job = job_of(case, number, cluster.kube.now, start)
         submitted[job.key.name] = cluster.kube.now
-        record.expect(job.key.name, {PSERVER.role: PSERVER.count, MASTER.role: MASTER.count, TRAINER: 1})
+        record.expect(job.key.name, {PSERVER.role: PSERVER.count, MASTER.role: MASTER.count, TRAINER: LEAST})
         cluster.submit(job, grace=TRAINER_GRACE, started_with=None if arm.admits else start)
         if arm.admits:
             cluster.wake()

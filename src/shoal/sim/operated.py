@@ -185,6 +185,7 @@ class Operated:
             attained=standing.attained,
             waiting_since=standing.waiting_since,
             frozen_until=standing.frozen_until,
+            short_since=standing.short_since,
         )
 
     # acting -------------------------------------------------------------------------------------------------------

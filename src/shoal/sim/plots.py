@@ -37,9 +37,8 @@ def draw(report: Report, folder: Path, formats: Sequence[str] = ("png",)) -> lis
     written: list[Path] = []
     with figures() as figure:
         folder.mkdir(parents=True, exist_ok=True)
-        for workload in report.workloads[:MOST_WORKLOADS]:
+        for workload, name in _file_names(report.workloads[:MOST_WORKLOADS]).items():
             runs = [report.of(policy, workload)[0] for policy in report.policies if report.of(policy, workload)]
-            name = _file_name(workload)
             written += save(_allocations(figure, runs), folder / f"allocation-{name}", formats)
             written += save(_utilisation(figure, runs), folder / f"utilisation-{name}", formats)
             for curve in dict.fromkeys(curve for run in runs for curve in run.curves):
@@ -224,6 +223,19 @@ def _completion(figure: "type[Figure]", report: Report) -> "Figure":
     if axes.get_legend_handles_labels()[0]:
         axes.legend(loc="lower right")
     return made
+
+
+def _file_names(workloads: Sequence[str]) -> dict[str, str]:
+    """By workload. Where two would have the same, the later ones are numbered."""
+    names: dict[str, str] = {}
+    for workload in workloads:
+        plain = name = _file_name(workload)
+        number = 1
+        while name in names.values():
+            number += 1
+            name = f"{plain}-{number}"
+        names[workload] = name
+    return names
 
 
 def _file_name(text: str) -> str:

@@ -128,6 +128,8 @@ class Report:
     runs: tuple[Run, ...]
     settings: Mapping[str, object] = field(default_factory=dict)
     """What the runs were made with, so that they can be made again."""
+    ground: tuple[str, ...] = ()
+    """The same in lines for people, as far as it is not as usual."""
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -184,6 +186,7 @@ def to_json(report: Report, *, jobs: bool = True) -> str:
         "{",
         f' "title": {_compact(report.title)},',
         f' "settings": {_compact(dict(report.settings))},',
+        f' "ground": {_list(report.ground)},',
         f' "checks": {_list(map(_check_value, report.checks))},',
         f' "notes": {_list(report.notes)},',
         f' "policies": {_list(_policy_value(report, policy) for policy in report.policies)},',

@@ -1,13 +1,14 @@
 """Many runs, one report: every policy on every workload with every seed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from shoal.core.errors import BadInput
 from shoal.scheduler.decisions import Wait
 from shoal.scheduler.settings import SchedulerSettings
+from shoal.sim.described import plain, policies_lines, seeds_text, times_text, workload_lines, workload_value
 from shoal.sim.engine import Simulation
-from shoal.sim.policies import check_policy, scheduler_named
+from shoal.sim.policies import BASELINES, check_policy, scheduler_named
 from shoal.sim.report import Report, Run
 from shoal.sim.scheduling import PolicyScheduler
 from shoal.sim.workload import SimSettings, Workload
@@ -39,11 +40,19 @@ def simulate(
 ) -> Report:
     """`workloads` makes them for a seed: those that are read from files are the same for all."""
     runs: list[Run] = []
+    seen: dict[str, Workload] = {}
     for seed in plan.seeds:
         for workload in workloads(seed):
+            seen.setdefault(workload.name, workload)
             for policy in plan.policies:
                 runs.append(run_one(workload, policy, plan, seed=seed, tell=tell))
-    return Report(title=title, runs=tuple(runs), settings=described(plan), notes=tuple(never_started(runs)))
+    return Report(
+        title=title,
+        runs=tuple(runs),
+        settings=described(plan, list(seen.values())),
+        ground=tuple(ground(plan, list(seen.values()))),
+        notes=tuple(never_started(runs)),
+    )
 
 
 def run_one(workload: Workload, policy: str, plan: Plan, *, seed: int = 0, tell: Tell | None = None) -> Run:
@@ -65,8 +74,27 @@ def _with_waits(run: Run, waits: Sequence[Wait]) -> Run:
     return replace(run, jobs=tuple(jobs))
 
 
-def described(plan: Plan) -> Mapping[str, object]:
-    return {"policies": list(plan.policies), "seeds": list(plan.seeds), "simulation": asdict(plan.settings)}
+def described(plan: Plan, workloads: Sequence[Workload]) -> Mapping[str, object]:
+    """What was run, for programs."""
+    return {
+        "policies": list(plan.policies),
+        "seeds": list(plan.seeds),
+        "simulation": plain(plan.settings),
+        "workloads": [workload_value(workload) for workload in workloads],
+        "settings of policies": {name: plain(settings) for name, settings in settings_of(plan).items()},
+    }
+
+
+def ground(plan: Plan, workloads: Sequence[Workload]) -> Iterator[str]:
+    """What was run, for people."""
+    yield from workload_lines(workloads)
+    yield f"{seeds_text(plan.seeds)}; {times_text(plan.settings)}"
+    yield from policies_lines(settings_of(plan))
+
+
+def settings_of(plan: Plan) -> dict[str, SchedulerSettings | None]:
+    """By policy. The simulator's own baselines have none."""
+    return {name: None if name in BASELINES else replace(plan.scheduler, policy=name) for name in plan.policies}
 
 
 def never_started(runs: Sequence[Run]) -> Iterable[str]:

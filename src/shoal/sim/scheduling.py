@@ -90,34 +90,76 @@ class PolicyScheduler:
         self._standings: dict[str, Standing] = {}
         self._rows: dict[str, Job] = {}
         self._hosts: dict[int, Host] = {}
+        self._open: list[bool] = []
+        self._used: set[int] = set()
+        """Hosts that others have a part of, or that somebody is leaving."""
+        self._capacity = Room()
+        """Of open hosts."""
         self._services: set[tuple[str, str]] = set()
         self._min_v = 0.0
+        self._rests = False
+        """As long as nothing happens, there is nothing to decide."""
 
     def round(self, view: View) -> Sequence[Act]:
+        if self._rests and self._is_as_before(view):
+            self._pass_time(view.now)
+            return []
         self._observe(view)
         decisions = self._policy(self._board.snapshot(self._min_v), view.now, self._settings)
         self._min_v = decisions.min_v
         self.waits = decisions.waits
-        return [act for change in decisions.changes if (act := self._act(change, view)) is not None]
+        acts = [act for change in decisions.changes if (act := self._act(change, view)) is not None]
+        self._rests = not acts and not self._services and not self._used and self._has_decided_for_good()
+        return acts
+
+    # Rounds without anything to decide: most of those of a long trace
+
+    def _has_decided_for_good(self) -> bool:
+        """Rigid policies look at no clock. Others do to say who is next; where all have all they can use, nobody is."""
+        if any(standing.settling for standing in self._standings.values()):
+            return False
+        return self.is_rigid or all(row.target >= row.max for row in self._rows.values())
+
+    def _is_as_before(self, view: View) -> bool:
+        quiet = not view.changed and not view.services and not view.leaving and not view.others
+        return quiet and len(view.jobs) == len(self._rows) and view.hosts.open == self._open
+
+    def _pass_time(self, now: float) -> None:
+        """The one thing that a policy without anything to decide would find: the least of what any job has had."""
+        if not self.is_rigid and self._standings:
+            least = min(standing.attained.now(now) for standing in self._standings.values())
+            self._min_v = max(self._min_v, least)
+
+    # What has changed
 
     def _observe(self, view: View) -> None:
         """Bring rows and standings up to date. Nothing is made anew for what has not changed."""
         for name in [name for name in self._rows if name not in view.jobs]:
             self._board.drop_job(self._rows.pop(name).key)
             del self._standings[name]
-        for at, name in enumerate(view.hosts.names):
-            self._observe_host(at, name, view)
-        capacity = Room()
-        for host in self._hosts.values():
-            capacity = capacity.plus(host.capacity) if host.open else capacity
+        self._observe_hosts(view)
         for name, job in view.jobs.items():
-            self._observe_job(name, job, name in view.changed, capacity, view.now)
+            self._observe_job(name, job, name in view.changed, self._capacity, view.now)
         waiting = {(pod.namespace, pod.name) for pod in view.services}
         for namespace, name in self._services - waiting:
             self._board.drop_service(namespace, name)
         for pod in view.services:
             self._board.put_service(pod)
         self._services = waiting
+
+    def _observe_hosts(self, view: View) -> None:
+        used = {*view.others, *view.leaving}
+        if view.hosts.open == self._open:
+            for at in sorted(used | self._used):
+                self._observe_host(at, view.hosts.names[at], view)
+        else:
+            self._open = list(view.hosts.open)
+            for at, name in enumerate(view.hosts.names):
+                self._observe_host(at, name, view)
+            self._capacity = Room()
+            for host in self._hosts.values():
+                self._capacity = self._capacity.plus(host.capacity) if host.open else self._capacity
+        self._used = used
 
     def _observe_host(self, at: int, name: str, view: View) -> None:
         row = self._hosts.get(at) or Host(name=name, capacity=view.hosts.capacity[at])

@@ -73,6 +73,18 @@ class Trace:
     """Columns that mean nothing to us."""
 
 
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """What the workloads of these files are called: as the file, and as the whole path where two files are called the
+    same. Raises `BadInput` for a file that is named twice."""
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise BadInput(f"{path} was named twice")
+        seen.add(path.resolve())
+    short = [path.name.removesuffix(".gz").removesuffix(".csv") or path.name for path in paths]
+    return [str(path) if short.count(name) > 1 else name for path, name in zip(paths, short, strict=True)]
+
+
 def read_trace(path: Path, assumed: Assumed) -> Trace:
     """Raises `BadInput`."""
     try:

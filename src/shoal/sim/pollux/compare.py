@@ -8,7 +8,7 @@ from shoal.core.errors import BadInput
 from shoal.sim.pollux.profiles import Application, load_applications
 from shoal.sim.pollux.workloads import published_files, workload_of
 from shoal.sim.report import Check, Report, Run, mean_measures
-from shoal.sim.runs import Plan, Tell, described, run_one
+from shoal.sim.runs import Plan, Tell, described, ground, run_one
 from shoal.sim.traces import Assumed, read_trace
 from shoal.sim.workload import ON_POLLUX_GROUND, SimSettings, Workload
 
@@ -49,16 +49,18 @@ def replay(
     tell: Tell | None = None,
     *,
     most: int | None = None,
-    ground: SimSettings = ON_POLLUX_GROUND,
+    times: SimSettings = ON_POLLUX_GROUND,
 ) -> Report:
     """Run Tiresias and Optimus and hold every completion time against the published one. `most`: only so many
     workloads of each load."""
-    plan = Plan(policies=PUBLISHED, settings=ground)
+    plan = Plan(policies=PUBLISHED, settings=times)
     applications = load_applications(folder)
     runs: list[Run] = []
     checks: list[Check] = []
+    seen: list[Workload] = []
     for load in loads:
         workloads = published_workloads(folder, load, applications)[:most]
+        seen += workloads
         for policy in PUBLISHED:
             mine = [run_one(workload, policy, plan, tell=tell) for workload in workloads]
             checks.append(_compared(policy, load, mine, published_times(folder, policy, load)))
@@ -66,7 +68,8 @@ def replay(
     return Report(
         title="Pollux's workloads: published completion times, replayed",
         runs=tuple(runs),
-        settings={**described(plan), "loads": list(loads)},
+        settings={**described(plan, seen), "loads": list(loads)},
+        ground=tuple(ground(plan, seen)),
         checks=tuple(checks),
     )
 
@@ -91,12 +94,11 @@ def compare(folder: Path, policies: Sequence[str], loads: Sequence[str] = LOADS,
     runs: list[Run] = []
     checks: list[Check] = []
     notes: list[str] = []
+    seen: list[Workload] = []
     for load in loads:
-        mine = [
-            run_one(workload, policy, plan, tell=tell)
-            for workload in published_workloads(folder, load, applications)
-            for policy in names
-        ]
+        workloads = published_workloads(folder, load, applications)
+        seen += workloads
+        mine = [run_one(workload, policy, plan, tell=tell) for workload in workloads for policy in names]
         runs += mine
         elastic = [name for name in policies if name not in BASELINES]
         for policy in elastic:
@@ -106,7 +108,8 @@ def compare(folder: Path, policies: Sequence[str], loads: Sequence[str] = LOADS,
     return Report(
         title="Pollux's workloads: mean completion times under our policies",
         runs=tuple(runs),
-        settings={**described(plan), "loads": list(loads)},
+        settings={**described(plan, seen), "loads": list(loads)},
+        ground=tuple(ground(plan, seen)),
         checks=tuple(checks),
         notes=tuple(notes),
     )
