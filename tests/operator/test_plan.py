@@ -901,6 +901,19 @@ def test_a_job_that_is_scaled_down_and_up_has_the_memory_that_it_was_given_befor
     assert not world.job.memory.seats
 
 
+def test_a_pod_that_a_user_names_gets_what_its_place_has_kept() -> None:
+    world = a_world(2, answers=True)
+    an_oom(world)
+    world.put(an_auto_plan(remove=("mnist-worker-2",)))
+    rescale(world, 1)
+    world.settle()
+    world.put(an_auto_plan())
+    world.put(a_plan("one-more", create=(an_order(W, 3, resource=Resource(cpu=2.0)),)))
+    world.settle()
+    (new,) = (member for member in world.job.memory.of(W) if member.id == 3)
+    assert (new.rank, new.resource) == (1, Resource(cpu=2.0, memory=9000))
+
+
 def test_a_place_gets_what_its_role_has_by_now_where_that_is_more() -> None:
     world = a_world(2, answers=True)
     an_oom(world)

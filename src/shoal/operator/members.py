@@ -179,11 +179,11 @@ def fit(
         for rank in crew.free_ranks(role, max(0, -excess)):
             while waiting and waiting[0].id < crew.next_id(role):
                 waiting.popleft()
-            order = waiting[0] if waiting else None
+            order, kept = waiting[0] if waiting else None, seats.get((role, rank), SILENT)
             if order is not None and _is_plausible(crew, order):
-                crew.add(role, rank=rank, number=order.id, resource=order.resource, reason=grant.reason)
+                crew.add(role, rank=rank, number=order.id, resource=order.resource.over(kept), reason=grant.reason)
             else:
-                crew.add(role, rank=rank, resource=seats.get((role, rank), SILENT), reason=grant.reason)
+                crew.add(role, rank=rank, resource=kept, reason=grant.reason)
 
 
 def _give_up_ended(crew: Crew, role: Role, granted: int, victims: Sequence[str]) -> None:

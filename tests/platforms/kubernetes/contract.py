@@ -15,7 +15,7 @@ import pytest
 from tests.platforms.kubernetes.builders import FISH, QUICK_INFORMER, a_config, a_fish, a_pod, until
 
 from shoal.platforms.kubernetes.cache import by_label, by_owner
-from shoal.platforms.kubernetes.client import Client, EventType, JsonPatch, Merge, Propagation, Strategic, WatchEvent
+from shoal.platforms.kubernetes.client import Client, JsonPatch, Merge, Propagation, Strategic
 from shoal.platforms.kubernetes.elector import Elector, ElectorSettings
 from shoal.platforms.kubernetes.errors import (
     AlreadyExists,
@@ -57,6 +57,7 @@ from shoal.platforms.kubernetes.objects import (
     TokenRequestSpec,
     micro_time,
 )
+from shoal.platforms.kubernetes.reads import EventType, WatchEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,10 @@ from typing import Any, Generic, TypeVar
 
 from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.cache import Cache, Change, Indexer, key_of
-from shoal.platforms.kubernetes.client import Client, EventType, Vanished, WatchEvent
+from shoal.platforms.kubernetes.client import Client, Vanished
 from shoal.platforms.kubernetes.errors import ApiError, Gone, NotFound
 from shoal.platforms.kubernetes.objects import Kind, metadata_of
+from shoal.platforms.kubernetes.reads import EventType, WatchEvent
 from shoal.platforms.kubernetes.selectors import parse_selector, selects
 
 log = logging.getLogger("shoal.platforms.kubernetes")
