@@ -18,6 +18,7 @@ MOST_TRAINERS = 4
 MISHAPS = [
     "it takes too long",
     "the chief dies",
+    "somebody falls silent",
     "a server is lost",
     "another plan",
     "somebody joins",
@@ -227,6 +228,8 @@ class PSMachine(RuleBasedStateMachine):
                 self.cast.wait_for_deadline()
             case "the chief dies" if self.cast.m.chief in self.cast.trainers:
                 self.the_chief_dies(True)
+            case "somebody falls silent" if self.cast.trainers:
+                self.a_trainer_falls_silent(data, True)
             case "a server is lost" if self.cast.servers:
                 self.a_node_is_lost(data, True)
             case "another plan":
