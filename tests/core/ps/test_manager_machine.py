@@ -15,12 +15,29 @@ from shoal.core.ps.values import Kind, Phase
 from shoal.core.ps.words import PrepareFailed, PreparePS
 
 MOST_TRAINERS = 4
+MISHAPS = [
+    "it takes too long",
+    "the chief dies",
+    "somebody falls silent",
+    "a server is lost",
+    "another plan",
+    "somebody joins",
+    "a new master",
+]
+SOMETIMES = st.integers(0, 3).map(lambda n: n == 3)
+RESIZING = st.sampled_from([Phase.LAUNCHING, Phase.PREPARING, Phase.DRAINING, Phase.MOVING, Phase.RESUMING])
+SAVING = st.sampled_from([Phase.DRAINING, Phase.SAVING, Phase.RESUMING])
 MOST_TURNS = 60
 """More time-outs in a row than any change may take."""
 
 
 class PSMachine(RuleBasedStateMachine):
-    @initialize(servers=st.integers(1, 3), trainers=st.integers(0, 2), attempts=st.integers(1, 3), calm=st.booleans())
+    @initialize(
+        servers=st.integers(1, 3),
+        trainers=st.integers(0, 3),
+        attempts=st.integers(1, 3),
+        calm=st.sampled_from([True, True, False]),
+    )
     def begin(self, servers: int, trainers: int, attempts: int, calm: bool) -> None:
         self.cast = Cast(servers=servers, most=4, max_attempts=attempts)
         for _ in range(trainers):
@@ -41,17 +58,18 @@ class PSMachine(RuleBasedStateMachine):
         self.cast.gone(self.one_of(data, self.cast.leaving))
 
     @precondition(lambda self: self.cast.servers or self.cast.coming)
-    @rule(data=st.data())
-    def a_node_is_lost(self, data: st.DataObject) -> None:
-        self.cast.gone(self.one_of(data, {*self.cast.servers, *self.cast.coming}))
+    @rule(data=st.data(), really=SOMETIMES)
+    def a_node_is_lost(self, data: st.DataObject, really: bool) -> None:
+        if really:
+            self.cast.gone(self.one_of(data, {*self.cast.servers, *self.cast.coming}))
 
     @precondition(lambda self: self.cast.servers)
-    @rule(data=st.data(), at_once=st.booleans())
-    def a_server_crashes(self, data: st.DataObject, at_once: bool) -> None:
+    @rule(data=st.data(), really=SOMETIMES, is_seen=st.booleans())
+    def a_server_crashes(self, data: st.DataObject, really: bool, is_seen: bool) -> None:
         node = self.one_of(data, self.cast.servers)
-        if not at_once:  # otherwise nobody has seen it before it is up again
+        if really and is_seen:
             self.cast.crash(node)
-        else:
+        elif really:
             self.cast.up_again(node)
 
     @precondition(lambda self: self.down())
@@ -73,20 +91,23 @@ class PSMachine(RuleBasedStateMachine):
         self.cast.join(again=self.one_of(data, self.cast.returning))
 
     @precondition(lambda self: self.cast.trainers)
-    @rule(data=st.data())
-    def a_trainer_dies(self, data: st.DataObject) -> None:
-        self.cast.die(self.one_of(data, self.cast.trainers))
+    @rule(data=st.data(), really=SOMETIMES)
+    def a_trainer_dies(self, data: st.DataObject, really: bool) -> None:
+        if really:
+            self.cast.die(self.one_of(data, self.cast.trainers))
 
     @precondition(lambda self: self.cast.m.chief in self.cast.trainers)
-    @rule()
-    def the_chief_dies(self) -> None:
+    @rule(really=SOMETIMES)
+    def the_chief_dies(self, really: bool) -> None:
         assert self.cast.m.chief is not None
-        self.cast.die(self.cast.m.chief)
+        if really:
+            self.cast.die(self.cast.m.chief)
 
     @precondition(lambda self: self.cast.trainers)
-    @rule(data=st.data())
-    def a_trainer_falls_silent(self, data: st.DataObject) -> None:
-        self.cast.trainers[self.one_of(data, self.cast.trainers)].mute = True
+    @rule(data=st.data(), really=SOMETIMES)
+    def a_trainer_falls_silent(self, data: st.DataObject, really: bool) -> None:
+        if really:
+            self.cast.trainers[self.one_of(data, self.cast.trainers)].mute = True
 
     @precondition(lambda self: self.heeding())
     @rule(data=st.data(), words=st.integers(1, 4))
@@ -165,7 +186,7 @@ class PSMachine(RuleBasedStateMachine):
         self.cast.wait_for_deadline()
 
     @precondition(lambda self: self.is_vital())
-    @rule(really=st.integers(0, 4).map(lambda n: n == 0))
+    @rule(really=SOMETIMES)
     def time_runs_out_for_the_job(self, really: bool) -> None:
         if really:
             self.cast.wait_for_deadline()
@@ -186,10 +207,47 @@ class PSMachine(RuleBasedStateMachine):
             if not (self.cast.one_node() or self.cast.one_word()):
                 return
 
+    @rule(data=st.data(), count=st.integers(1, 4), phase=RESIZING, mishap=st.sampled_from(MISHAPS))
+    def a_resize_meets_a_mishap(self, data: st.DataObject, count: int, phase: Phase, mishap: str) -> None:
+        self.cast.settle()
+        self.cast.plan(a_plan(count))
+        self.a_change_comes_so_far(phase)
+        self.goes_wrong(data, mishap)
+
+    @precondition(lambda self: self.cast.m.chief in self.cast.trainers)
+    @rule(data=st.data(), phase=SAVING, mishap=st.sampled_from(MISHAPS))
+    def a_save_meets_a_mishap(self, data: st.DataObject, phase: Phase, mishap: str) -> None:
+        self.cast.settle()
+        self.cast.save()
+        self.a_change_comes_so_far(phase)
+        self.goes_wrong(data, mishap)
+
+    def goes_wrong(self, data: st.DataObject, mishap: str) -> None:
+        match mishap:
+            case "it takes too long":
+                self.cast.wait_for_deadline()
+            case "the chief dies" if self.cast.m.chief in self.cast.trainers:
+                self.the_chief_dies(True)
+            case "somebody falls silent" if self.cast.trainers:
+                self.a_trainer_falls_silent(data, True)
+            case "a server is lost" if self.cast.servers:
+                self.a_node_is_lost(data, True)
+            case "another plan":
+                self.cast.plan(a_plan(data.draw(st.integers(1, 4))))
+            case "somebody joins":
+                node = self.cast.join()
+                self.work_alone(node)
+            case "a new master":
+                self.cast.restart_master()
+            case _:
+                pass
+
     @precondition(lambda self: self.cast.trainers)
     @rule(data=st.data())
     def one_does_all_it_can_and_the_others_nothing(self, data: st.DataObject) -> None:
-        node = self.one_of(data, self.cast.trainers)
+        self.work_alone(self.one_of(data, self.cast.trainers))
+
+    def work_alone(self, node: NodeId) -> None:
         while (trainer := self.cast.trainers.get(node)) and not trainer.mute and (trainer.inbox or trainer.outbox):
             (self.cast.hear if trainer.inbox else self.cast.speak)(node)
 
