@@ -47,7 +47,7 @@ WIDE = Limits(node_cpu=16.0)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(facts=any_facts(), history=any_history, limits=any_limits)
 def test_a_plan_is_never_nothing_never_above_a_limit_and_always_has_a_reason(name, facts, history, limits):
     plan = ALGORITHMS[name].decide(facts, history, limits, SETTINGS)

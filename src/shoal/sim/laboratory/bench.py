@@ -27,7 +27,7 @@ from shoal.sim.laboratory.surface import Held, LabJob
 TICK = 30.0
 KEPT = 30
 """Samples of a node."""
-QUIET, PATIENT = 900.0, 240.0
+QUIET, PATIENT = 900.0, 300.0
 """Seconds after which a job that was not changed is looked at less often, and how often then."""
 RESTART = 60.0
 """Seconds until nodes that ran out of memory are back."""
@@ -38,6 +38,9 @@ NOTHING = Held(workers=0, worker_cpu=1.0, worker_memory=0)
 
 class Sizer(Protocol):
     """Who sizes one job."""
+
+    watches: bool
+    """False: it decides once, at the start, and nothing needs to be measured for it."""
 
     def look(self, facts: JobFacts) -> ResourcePlan | None:
         """What is to be changed; None: nothing. Asked first with nothing running and nothing known."""
@@ -158,10 +161,10 @@ class Bench:
         self._account(speed, idle, trained)
         if ends:
             return
-        if speed and not idle:
+        if speed and not idle and self._sizer.watches:
             self._sample(speed)
         self._run_out()
-        if world.now >= self._next or world.ooms[self._told :]:
+        if self._sizer.watches and (world.now >= self._next or world.ooms[self._told :]):
             self._look()
 
     def _look(self) -> None:
@@ -279,7 +282,7 @@ class Bench:
             cores = held.first_cpu if number == 0 and held.first_cpu is not None else held.worker_cpu
             own = job.compute / min(cores, job.parallel) * (world.slow if number == slow else 1.0)
             memory = self._warm(f"worker-{number}", job.worker_needs(progress))
-            self._add(f"worker-{number}", worker_used, memory, self._noisy(own))
+            self._add(f"worker-{number}", worker_used, memory, own * (1.0 + job.noise * (self._chance.random() - 0.5)))
         for number, cpu in enumerate(used):
             self._add(f"ps-{number}", cpu, self._warm(f"ps-{number}", job.ps_needs(held.ps, progress)), None)
 

@@ -37,6 +37,8 @@ Maker = Callable[[LabJob, Held], Sizer]
 class ShoalSizer:
     """The optimizer of production, over its own statistics."""
 
+    watches = True
+
     def __init__(self, limits: Limits, settings: OptimizerSettings) -> None:
         self._walk = JobResourceOptimizer(LocalOptimizer(), settings)
         self._limits = limits
@@ -50,6 +52,8 @@ class ShoalSizer:
 
 class StaticSizer:
     """One size from beginning to end."""
+
+    watches = False
 
     def __init__(self, held: Held, name: str) -> None:
         self._held, self._name = held, name
@@ -121,6 +125,8 @@ def _scaled(job: LabJob, best: Held, *, workers: float, ps: float) -> Held:
 
 class DlroverSizer:
     """DLRover's rules."""
+
+    watches = True
 
     def __init__(self, job: LabJob) -> None:
         self._limit = job.limits.cpu or UNLIMITED_CORES
