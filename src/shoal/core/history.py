@@ -13,15 +13,18 @@ clock that may have been set: see `Timeline`. A `History` is a mutable value wit
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 from math import inf, isfinite, nan
 
 LONGEST_STEP = 86400.0
 """Seconds. A clock that goes ahead by more was set, or nobody was there to look: no time counts as passed."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LAST = 253_402_300_799.0
+"""Seconds of the epoch: there is no later date."""
 LARGEST = 1e18
 """Nothing that we measure is larger, so what is was not measured."""
 
@@ -55,6 +58,10 @@ class Quantity(StrEnum):
     """The largest part of its own grant that one of them uses."""
 
 
+Measured = tuple[Quantity, float, float]
+"""With its value and its weight."""
+
+
 @dataclass(frozen=True, slots=True)
 class Width:
     """One level: how wide its buckets are, and how many are kept."""
@@ -71,9 +78,7 @@ MANY = (Width(2, 300), Width(30, 240), Width(600, 432))
 
 def sane(value: float | None) -> float | None:
     """The number if it can be one that was measured; None: it cannot."""
-    if value is None or not isfinite(value) or not 0.0 <= value <= LARGEST:
-        return None
-    return float(value)
+    return float(value) if value is not None and 0.0 <= value <= LARGEST else None
 
 
 @dataclass(slots=True)
@@ -97,7 +102,7 @@ class Timeline:
 
     def wall(self, at: float) -> datetime:
         """When that was, by the clock as it is now."""
-        return datetime.fromtimestamp(min(max(at - self.offset, 0.0), 253402300799.0), UTC)
+        return EPOCH + timedelta(seconds=min(max(at - self.offset, 0.0), LAST))
 
 
 @dataclass(slots=True)
@@ -124,8 +129,9 @@ class Amount:
 
     @property
     def mean(self) -> float:
-        """Never outside what was measured, whatever rounding does."""
-        return min(self.max, self.total / self.weight)
+        """Never above what was measured, whatever rounding does."""
+        mean = self.total / self.weight
+        return mean if mean < self.max else self.max
 
 
 @dataclass(slots=True)
@@ -171,13 +177,15 @@ class Level:
         self.open: dict[Quantity, Amount] = {}
         self._above = above
 
-    def add(self, at: float, quantity: Quantity, value: float, weight: float) -> None:
+    def add(self, at: float, measured: Iterable[Measured]) -> None:
         self._reach(at)
-        amount = self.open.get(quantity)
-        if amount is None:
-            self.open[quantity] = Amount(weight, value * weight, value, value)
-        else:
-            amount.add(value, weight)
+        known = self.open
+        for quantity, value, weight in measured:
+            amount = known.get(quantity)
+            if amount is None:
+                known[quantity] = Amount(weight, value * weight, value, value)
+            else:
+                amount.add(value, weight)
 
     def _merge(self, at: float, amounts: Mapping[Quantity, Amount]) -> None:
         """Take over what a narrower level has closed."""
@@ -207,9 +215,10 @@ class Level:
                 unknown = array("f", [nan]) * before
                 column = self.columns[quantity] = Column(unknown[:], unknown[:], unknown)
             column.append(amount.mean, amount.max, amount.last)
-        for quantity, column in self.columns.items():
-            if quantity not in self.open:
-                column.append(nan, nan, nan)
+        if len(self.columns) > len(self.open):
+            for quantity, column in self.columns.items():
+                if quantity not in self.open:
+                    column.append(nan, nan, nan)
         if self._above is not None:
             self._above._merge(self.number * self.width.seconds, self.open)
         self.open = {}
@@ -263,10 +272,17 @@ class History:
 
     def add(self, at: float, quantity: Quantity, value: float | None, weight: float = 1.0) -> None:
         """Take a measurement; `at` in the owner's `Timeline`. What cannot be one is left out."""
-        number = sane(value)
-        by = weight if weight == 1.0 else sane(weight)
-        if number is not None and by:
-            self.levels[0].add(at, quantity, number, by)
+        self.add_all(at, ((quantity, value, weight),))
+
+    def add_all(self, at: float, said: Iterable[tuple[Quantity, float | None, float]]) -> None:
+        """Take measurements of one moment: quantity, value, weight."""
+        measured = [
+            (quantity, value, weight)
+            for quantity, value, weight in said
+            if value is not None and 0.0 <= value <= LARGEST and 0.0 < weight <= LARGEST
+        ]
+        if measured:
+            self.levels[0].add(at, measured)
 
     def recent(self, quantity: Quantity, now: float, seconds: float) -> float | None:
         """Its mean in the last so many seconds, to a bucket; None: it was not measured then."""

@@ -11,12 +11,12 @@ Bounded: by `MOST_NODES`, and by the levels of each `History`. Above that the no
 forgotten. One owner, the master; `shoal.core.statistics_kept` makes bytes of it for the journal.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
-from shoal.core.history import MANY, History, Quantity, Timeline, sane
+from shoal.core.history import LARGEST, MANY, History, Quantity, Timeline, sane
 from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
 
 MOST_NODES = 2000
@@ -105,16 +105,19 @@ class Statistics:
             del self.nodes[next(iter(self.nodes))]
         book.at = at
         book.cpu_limit, book.memory_limit = sane(heard.node.cpu_limit), sane(heard.node.memory_limit)
-        add = book.history.add
+        said: list[tuple[Quantity, float | None, float]] = []
         if heard.processes:
-            add(at, Quantity.CPU, _sum(process.cpu for process in heard.processes))
             counted = heard.node.memory_bytes
-            add(at, Quantity.MEMORY, _sum(p.memory_bytes for p in heard.processes) if counted is None else counted)
+            memory = _sum([process.memory_bytes for process in heard.processes]) if counted is None else counted
+            said = [
+                (Quantity.CPU, _sum([process.cpu for process in heard.processes]), 1.0),
+                (Quantity.MEMORY, memory, 1.0),
+                *_counted(book, heard.processes, at),
+            ]
         if heard.gpus > 0:
             book.gpus, book.gpu_memory_total = heard.gpus, sane(heard.gpu_memory_total)
-            add(at, Quantity.GPU, heard.gpu_busy)
-            add(at, Quantity.GPU_MEMORY, heard.gpu_memory)
-        _count(book, heard.processes, at)
+            said += [(Quantity.GPU, heard.gpu_busy, 1.0), (Quantity.GPU_MEMORY, heard.gpu_memory, 1.0)]
+        book.history.add_all(at, said)
 
     def progressed(self, step: int, samples: int | None, now: datetime) -> None:
         """Training has come so far, by whoever speaks for the world."""
@@ -184,53 +187,79 @@ class Statistics:
             self.job.add(at, granted, median(grants))
 
 
-def _sum(values: Iterable[float]) -> float | None:
+def _sum(values: list[float]) -> float | None:
     """None if one of them is no measurement: half of a node is no node."""
-    found = [sane(value) for value in values]
-    return sum(value for value in found if value is not None) if None not in found else None
+    return sum(values) if all(0.0 <= value <= LARGEST for value in values) else None
 
 
-def _count(book: Book, processes: tuple[ProcessSeen, ...], at: float) -> None:
-    """What the node's processes have trained since they last said so."""
+def _counted(
+    book: Book, processes: tuple[ProcessSeen, ...], at: float
+) -> Iterable[tuple[Quantity, float | None, float]]:
+    """What the node's processes have trained since they last said so: the samples of all, the slowest's steps."""
     marks: dict[tuple[int, int], Mark] = {}
-    rates: dict[Quantity, float] = {}
-    longest: dict[Quantity, tuple[float, int]] = {}
-    span = 0.0
+    gains: list[Gain] = []
     for process in processes:
-        if process.trained is None or not _is_sane(process.trained):
+        after = process.trained
+        if after is None or not _is_sane(after):
             continue
-        key, after = (process.local_rank, process.pid), process.trained
+        key = (process.local_rank, process.pid)
         before = book.marks.get(key)
         if before is None or _has_fallen(before.trained, after):
             marks[key] = Mark(at, after)
-            continue
-        seconds = at - before.at
-        if seconds < SOONEST:
+        elif at - before.at < SOONEST:
             marks[key] = before
-            continue
-        marks[key] = Mark(at, after)
-        span = max(span, seconds)
-        steps = after.steps - before.trained.steps
-        rates[Quantity.STEPS] = max(rates.get(Quantity.STEPS, 0.0), steps / seconds)
-        if after.samples is not None and before.trained.samples is not None:
-            gained = (after.samples - before.trained.samples) / seconds
-            rates[Quantity.SAMPLES] = rates.get(Quantity.SAMPLES, 0.0) + gained
-        if steps:
-            for quantity, total in (
-                (Quantity.STEP, after.step_seconds - before.trained.step_seconds),
-                (Quantity.WORK, after.work_seconds - before.trained.work_seconds),
-            ):
-                longest[quantity] = max(longest.get(quantity, (0.0, 0)), (total / steps, steps))
+        else:
+            marks[key] = Mark(at, after)
+            gains.append(_gain(before, marks[key]))
     book.marks = marks
-    for quantity, rate in rates.items():
-        book.history.add(at, quantity, rate, span)
-    for quantity, (each, steps) in longest.items():
-        book.history.add(at, quantity, each, steps)
+    return _summed(gains)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What one process did between two reports."""
+
+    seconds: float
+    steps: int
+    samples: int | None
+    step: float
+    """Seconds a step."""
+    work: float
+
+
+def _gain(before: Mark, after: Mark) -> Gain:
+    was, now = before.trained, after.trained
+    steps = now.steps - was.steps
+    each = max(1, steps)
+    return Gain(
+        after.at - before.at,
+        steps,
+        None if now.samples is None or was.samples is None else now.samples - was.samples,
+        (now.step_seconds - was.step_seconds) / each,
+        (now.work_seconds - was.work_seconds) / each,
+    )
+
+
+def _summed(gains: list[Gain]) -> Iterator[tuple[Quantity, float | None, float]]:
+    if not gains:
+        return
+    seconds, steps = max(gain.seconds for gain in gains), max(gain.steps for gain in gains)
+    yield Quantity.STEPS, max(gain.steps / gain.seconds for gain in gains), seconds
+    samples = [gain.samples / gain.seconds for gain in gains if gain.samples is not None]
+    if samples:
+        yield Quantity.SAMPLES, sum(samples), seconds
+    if steps:
+        yield Quantity.STEP, max(gain.step for gain in gains), steps
+        yield Quantity.WORK, max(gain.work for gain in gains), steps
 
 
 def _is_sane(trained: Trained) -> bool:
-    counts = (trained.steps, trained.samples or 0, trained.step_seconds, trained.work_seconds)
-    return all(sane(count) is not None for count in counts)
+    return (
+        0 <= trained.steps <= LARGEST
+        and 0 <= (trained.samples or 0) <= LARGEST
+        and 0.0 <= trained.step_seconds <= LARGEST
+        and 0.0 <= trained.work_seconds <= LARGEST
+    )
 
 
 def _has_fallen(before: Trained, after: Trained) -> bool:
