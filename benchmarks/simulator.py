@@ -13,6 +13,9 @@ them; building the tables of measured models on first use is.
 """
 
 import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `shoal simulate` does: more get into each other's way
+
 import random
 import resource
 import tempfile

@@ -64,7 +64,7 @@ def test_all_2560_published_completion_times_are_replayed_to_the_second() -> Non
 
 def test_a_wrong_time_would_be_told() -> None:
     """Half a minute more for a start and the replay is off."""
-    check = replay(pollux(), most=1, ground=replace(ON_POLLUX_GROUND, startup=60.0)).checks[0]
+    check = replay(pollux(), most=1, times=replace(ON_POLLUX_GROUND, startup=60.0)).checks[0]
     assert not check.holds
     assert "published" in check.detail
 

@@ -24,8 +24,8 @@ MOST_JOBS = 40
 """That have a colour of their own in a picture; all others share one."""
 LONGEST_NAME = 24
 """Of a job in a legend."""
-NAMED_JOBS = 12
-"""That the legend names; more would be taller than the picture."""
+NAMED_JOBS, NAMED_IN_A_COLUMN = 24, 12
+"""That the legend names; more would be larger than the picture."""
 MOST_MOMENTS = 160
 """In a picture of who held what."""
 GREY = "#b0b0b0"
@@ -145,7 +145,8 @@ def _name(axes: "Axes", bands: Sequence[Any], names: Sequence[str], jobs: int) -
     ]
     legend = axes.legend(
         list(reversed(bands[: len(names)])), ["" for _ in names], title=title, loc="upper left", bbox_to_anchor=(1, 1),
-        fontsize=6, title_fontsize=6, labelspacing=0.2, borderaxespad=0.3,
+        fontsize=6, title_fontsize=6, labelspacing=0.2, borderaxespad=0.3, ncols=-(-len(names) // NAMED_IN_A_COLUMN),
+        columnspacing=1.0,
     )  # fmt: skip
     for text, name in zip(legend.get_texts(), reversed(shown), strict=True):
         text.set(text=name, parse_math=False)
