@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from shoal.core.ps.cluster import Partition
 
+EVEN_ENOUGH = 0.05
+"""Servers that differ by no more than this part of what each holds on average are left as they are: a byte that is
+moved costs a pause, a byte that lies one server further costs nothing."""
+
 
 def placed(
     partitions: Sequence[Partition], ranks: Sequence[int], before: Mapping[str, int] | None = None
@@ -12,8 +16,8 @@ def placed(
     """The rank for each partition. `before`: where each lay, by name.
 
     Partitions of servers that are gone go to whoever holds least, the largest first; then the fullest server hands
-    partitions to the emptiest as long as that makes them more even. The heaviest differs from the lightest by no more
-    than the smallest partition that it holds.
+    partitions to the emptiest as long as that makes them more even. In the end the fullest has more than the emptiest
+    by no more than the smallest partition that it holds, or by little enough (`EVEN_ENOUGH`).
     """
     known = before or {}
     rank_of = {index: known[p.name] for index, p in enumerate(partitions) if known.get(p.name) in ranks}
@@ -34,10 +38,12 @@ def _even_out(partitions: Sequence[Partition], rank_of: dict[int, int], load: di
     held: dict[int, list[tuple[int, int]]] = {rank: [] for rank in load}
     for weight, index in sorted((_weight(partitions[i]), -i) for i in rank_of):
         held[rank_of[-index]].append((weight, index))
+    enough = EVEN_ENOUGH * sum(load.values()) / len(load)
     while True:
         heavy, light = max(load, key=lambda rank: (load[rank], -rank)), _lightest(load)
-        largest = bisect_left(held[heavy], (load[heavy] - load[light],)) - 1
-        if largest < 0:
+        gap = load[heavy] - load[light]
+        largest = bisect_left(held[heavy], (gap,)) - 1
+        if largest < 0 or gap <= enough:
             return
         weight, index = held[heavy].pop(largest)
         insort(held[light], (weight, index))
