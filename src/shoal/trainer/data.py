@@ -292,6 +292,17 @@ class Data:
         if problem is not None:
             raise BadInput(problem)
 
+    def forget(self) -> None:
+        """Somebody else has put the ledger back to where the model is now: all shards that this process holds are from
+        before that. They are void, and others are asked for."""
+        with self._changed:
+            self._drop_all()
+            wanted = [name for name, queue in self._queues.items() if queue.prefetch]
+            for name in wanted:
+                self._queues[name].ended = False
+        for name in wanted:
+            self._say(name)
+
     def _ask_ledger(self, question: LedgerWanted | LedgerPut) -> LedgerMark:
         with self._asking:
             self._send(question)

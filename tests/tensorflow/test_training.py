@@ -1,0 +1,146 @@
+"""Training that goes on while parameter servers and trainers come, go and die: real processes, real TensorFlow.
+
+The coordinator is small (`driver`); the words, the ledger and everything in the trainers are the real ones.
+"""
+
+import functools
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tensorflow.driver import Job, Work
+from tests.tensorflow.nodes import in_worker
+
+from shoal.core import ledger as ledgers
+from shoal.core.ps.cluster import ThroughCheckpoint
+from shoal.core.ps.words import SavedPS, SaveFailed, ServerUnreachable
+
+pytestmark = pytest.mark.tensorflow
+
+SIZE = 3200
+BATCH = 16
+
+
+def model() -> Any:
+    from tests.tensorflow.models import a_model
+
+    return a_model()
+
+
+def load(gate: Path, records: Sequence[int]) -> Any:
+    """Slowly while the gate is closed, so that there is something left to train when servers change."""
+    from tests.tensorflow.models import a_batch
+
+    if gate.exists():
+        time.sleep(1.0)
+    return a_batch(records[0], size=len(records))
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    path = tmp_path / "closed"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def a_job(gate: Path) -> Iterator[Callable[..., Job]]:
+    jobs = []
+
+    def make(directory: Path | None = None) -> Job:
+        work = Work(
+            model=model, load=functools.partial(load, gate), size=SIZE, shard_size=160, batch_size=BATCH, parts=3
+        )
+        jobs.append(Job(work, directory))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.end()
+
+
+def test_servers_and_trainers_come_and_go_and_every_record_is_trained_once(
+    a_job: Callable[..., Job], gate: Path
+) -> None:
+    job = a_job()
+    job.add_servers(0, 1)
+    job.begin("worker-0", "worker-1")  # on both
+    job.add_servers(5)
+    more, _ = job.change(0, 1, 5)
+    job.try_in_vain(0)
+    job.join("worker-2")
+    fewer, pause = job.change(1, 5)
+    job.servers.pop(0).kill()
+    job.wait_for_steps()
+    gate.unlink()
+    job.wait_for_the_end()
+    print(pause)
+
+    assert ledgers.is_complete(job.ledger)
+    assert len(job.steps()) == SIZE // BATCH
+    assert max(step.step for step in job.steps()) == SIZE // BATCH - 1  # none lost, none done twice
+    assert more.nbytes == fewer.nbytes
+    assert more.checksum != fewer.checksum  # there was training between them
+
+
+def test_a_lost_server_takes_model_and_ledger_back_together(
+    a_job: Callable[..., Job], gate: Path, tmp_path: Path
+) -> None:
+    job = a_job(directory=tmp_path / "closed")
+    job.add_servers(0, 1, 2)
+    servers = {task: job.servers.pop(task) for task in (2,)}
+    job.begin("worker-0", "worker-1")
+    refused = job.save()
+    assert isinstance(refused, SaveFailed)
+    assert "cannot write there" in refused.reason
+
+    job.directory = tmp_path / "checkpoints"
+    job.wait_for_steps()
+    saved = job.save()
+    assert isinstance(saved, SavedPS)
+    job.wait_for_steps(count=2)
+
+    job.servers.pop(1).kill()
+    lost = job.wait(ServerUnreachable, "worker-0")
+    assert lost.rank == 1
+    before = max(step.step for step in job.steps())
+    job.servers.update(servers)
+    since = len(job.heard)
+    job.recover(0, 2)
+    job.wait_for_steps(since)
+    again = [word.step for _, _, word in job.heard[since:] if hasattr(word, "loss")]
+    assert saved.checkpoint.step <= min(again) < before
+
+    gate.unlink()
+    job.wait_for_the_end()
+    assert ledgers.is_complete(job.ledger)
+    assert max(step.step for step in job.steps()) == SIZE // BATCH - 1
+    assert job.checkpoints[-1].step == SIZE // BATCH
+
+
+@pytest.mark.slow
+def test_a_change_goes_through_a_checkpoint_when_a_copy_does_not_work(
+    a_job: Callable[..., Job], gate: Path, tmp_path: Path
+) -> None:
+    job = a_job()
+    job.add_servers(0, 1)
+    job.begin("worker-0")
+    assert job.cluster is not None
+    transfer = ThroughCheckpoint(job.cluster.version, str(tmp_path / "transfer"))
+    saved, _ = job.change(0, transfer=transfer)
+    copied, _ = job.change(0, 1)
+    assert saved.nbytes == copied.nbytes
+    gate.unlink()
+    job.wait_for_the_end()
+    assert max(step.step for step in job.steps()) == SIZE // BATCH - 1
+
+
+def test_the_example_learns_when_it_trains_alone() -> None:
+    told = in_worker("the_example", ["--records", "25600", "--batch-size", "128"])
+    found = re.search(r"(\d+) steps: loss (\S+); always saying the mean: (\S+)", told)
+    assert found is not None, told
+    assert int(found[1]) == 200
+    assert float(found[2]) < float(found[3])
