@@ -266,7 +266,6 @@ class Job:
         """Go on from the last checkpoint on these servers: model and ledger."""
         self.drain()
         last = self.checkpoints[-1]
-        assert last.mark is not None
         self.ledger, _ = ledgers.restored(self.ledger, last.mark)
         for held in self._held.values():
             held.clear()

@@ -32,6 +32,7 @@ from shoal.tensorflow.generation import Generation, why
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+NOTHING_SEEN = Checkpoint()
 _PREFIX = "variables"
 _UNDER_WAY = re.compile(r".+\.[0-9a-f]{8}\.tmp")
 
@@ -49,7 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Into how many parts large variables were cut, at most."""
     saved_at: float
     fuzzy: bool
-    mark: Checkpoint | None
+    mark: Checkpoint
     files: dict[str, int]
     """All files of it, and how long they are."""
     index_crc32: str
@@ -67,7 +68,7 @@ class Found:
 
 
 def save(
-    generation: Generation, path: str, *, mark: Checkpoint | None = None, fuzzy: bool = False, saved_at: float
+    generation: Generation, path: str, *, mark: Checkpoint = NOTHING_SEEN, fuzzy: bool = False, saved_at: float
 ) -> PSCheckpoint:
     """Save a version's state as the folder `path`, which must not be there. Raises `CheckpointFailed`, and then leaves
     nothing."""
