@@ -209,7 +209,7 @@ class PSMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 4), phase=RESIZING, mishap=st.sampled_from(MISHAPS))
     def a_resize_meets_a_mishap(self, data: st.DataObject, count: int, phase: Phase, mishap: str) -> None:
-        self.cast.settle()
+        self.all_train()
         self.cast.plan(a_plan(count))
         self.a_change_comes_so_far(phase)
         self.goes_wrong(data, mishap)
@@ -217,10 +217,16 @@ class PSMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cast.m.chief in self.cast.trainers)
     @rule(data=st.data(), phase=SAVING, mishap=st.sampled_from(MISHAPS))
     def a_save_meets_a_mishap(self, data: st.DataObject, phase: Phase, mishap: str) -> None:
-        self.cast.settle()
+        self.all_train()
         self.cast.save()
         self.a_change_comes_so_far(phase)
         self.goes_wrong(data, mishap)
+
+    @rule()
+    def all_train(self) -> None:
+        self.cast.settle()
+        for node in self.running():
+            self.cast.step(node)
 
     def goes_wrong(self, data: st.DataObject, mishap: str) -> None:
         match mishap:
