@@ -12,6 +12,7 @@ from tests.core.ps.cast import Cast, a_plan
 
 from shoal.core.nodes import NodeId, Role
 from shoal.core.ps.values import Kind, Phase
+from shoal.core.ps.versions import elected
 from shoal.core.ps.words import PrepareFailed, PreparePS
 
 MOST_TRAINERS = 4
@@ -312,7 +313,11 @@ class PSMachine(RuleBasedStateMachine):
     @invariant()
     def a_chief_is_a_trainer(self) -> None:
         m = self.cast.m
-        assert m.failed is not None or (m.chief in m.trainers if m.trainers else m.chief is None)
+        if m.failed is not None:
+            return
+        assert m.chief in m.trainers if m.trainers else m.chief is None
+        if m.change is None or m.change.phase not in (Phase.MOVING, Phase.SAVING):
+            assert m.chief == elected(m)
 
     # In the end --------------------------------------------------------------------------------------------------
 
