@@ -58,12 +58,29 @@ def workers(count: int = 3) -> Story:
 
 def test_what_is_missing_is_launched_with_what_the_role_should_have() -> None:
     story = workers(2)
-    story.after(group.planned(story.m, a_plan(4, LARGE), now=NOW))
+    story.after(group.planned(story.m, a_plan(4), now=NOW))
     assert story.launched == ["worker-2", "worker-3"]
     assert story.plan is not None
-    assert [node.resource for node in story.plan.launch_nodes] == [LARGE, LARGE]
-    assert story.m.nodes[NodeId("worker-0")].resource == SMALL
+    assert [node.resource for node in story.plan.launch_nodes] == [SMALL, SMALL]
     assert story.plan.node_group_resources[Role.WORKER].count == 4
+
+
+def test_what_is_said_of_a_role_holds_for_all_its_nodes_but_those_that_are_named() -> None:
+    story = workers(2)
+    plan = ResourcePlan(
+        node_group_resources={Role.WORKER: NodeGroupResource(count=2, node_resource=LARGE)},
+        node_resources={"worker-1": NodeResource(cpu=2)},
+        reason="a plan",
+    )
+    story.after(group.planned(story.m, plan, now=NOW))
+    launched = story.plan.launch_nodes if story.plan is not None else ()
+    assert {node.seat: node.resource for node in launched} == {
+        0: LARGE,
+        1: NodeResource(cpu=2, memory=512),
+    }
+    assert story.staying == ["worker-0", "worker-1"]
+    story.after(group.planned(story.m, plan, now=NOW))
+    assert story.plan is None
 
 
 def test_what_is_too_much_is_released_and_not_launched_again() -> None:

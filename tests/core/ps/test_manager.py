@@ -4,7 +4,7 @@ import pytest
 from tests.core.ps.cast import MODEL, Cast, a_plan
 
 from shoal.core.nodes import NodeId, Role
-from shoal.core.plans import NodeResource
+from shoal.core.plans import NodeGroupResource, NodeResource, ResourcePlan
 from shoal.core.ps import manager
 from shoal.core.ps.cluster import Fresh, FromCheckpoint, LiveCopy, Partition, ThroughCheckpoint, Transfer
 from shoal.core.ps.values import Kind, Phase, PSSettings, RefuseTrainer
@@ -111,6 +111,28 @@ def test_a_migrated_server_is_replaced_on_its_rank_and_only_then_ended() -> None
     assert "ps-1" not in cast.servers
     cast.plan(a_plan(cpu={"my-job-ps-1": 8.0}))
     assert cast.m.change is None
+
+
+def test_what_a_plan_says_of_the_role_holds_for_all_servers_but_those_that_are_named() -> None:
+    cast = training(2)
+    group = NodeGroupResource(count=3, node_resource=NodeResource(cpu=4.0))
+    plan = ResourcePlan(
+        node_group_resources={Role.PS: group}, node_resources={"ps-1": NodeResource(cpu=8.0)}, reason="a plan"
+    )
+    cast.plan(plan)
+    cast.settle()
+    assert [cast.m.nodes[NodeId(node)].resource.cpu for node in nodes_of(cast)] == [4.0, 8.0, 4.0]
+    assert cast.published == [1, 2]
+
+
+def test_a_later_plan_for_the_role_takes_an_earlier_wish_for_one_server_back() -> None:
+    cast = training(2)
+    cast.plan(a_plan(cpu={"ps-1": 8.0}))
+    group = NodeGroupResource(count=2, node_resource=NodeResource(cpu=4.0))
+    cast.plan(ResourcePlan(node_group_resources={Role.PS: group}, reason="another plan"))
+    cast.settle()
+    assert [cast.m.nodes[NodeId(node)].resource.cpu for node in nodes_of(cast)] == [4.0, 4.0]
+    assert set(cast.servers) == set(nodes_of(cast))
 
 
 def test_a_server_that_never_comes_up_is_given_up_and_training_goes_on() -> None:

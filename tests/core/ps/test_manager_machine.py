@@ -12,6 +12,7 @@ from tests.core.ps.cast import Cast, a_plan
 
 from shoal.core.nodes import NodeId, Role
 from shoal.core.ps.values import Kind, Phase
+from shoal.core.ps.versions import elected
 from shoal.core.ps.words import PrepareFailed, PreparePS
 
 MOST_TRAINERS = 4
@@ -209,7 +210,7 @@ class PSMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(1, 4), phase=RESIZING, mishap=st.sampled_from(MISHAPS))
     def a_resize_meets_a_mishap(self, data: st.DataObject, count: int, phase: Phase, mishap: str) -> None:
-        self.cast.settle()
+        self.all_train()
         self.cast.plan(a_plan(count))
         self.a_change_comes_so_far(phase)
         self.goes_wrong(data, mishap)
@@ -217,10 +218,16 @@ class PSMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.cast.m.chief in self.cast.trainers)
     @rule(data=st.data(), phase=SAVING, mishap=st.sampled_from(MISHAPS))
     def a_save_meets_a_mishap(self, data: st.DataObject, phase: Phase, mishap: str) -> None:
-        self.cast.settle()
+        self.all_train()
         self.cast.save()
         self.a_change_comes_so_far(phase)
         self.goes_wrong(data, mishap)
+
+    @rule()
+    def all_train(self) -> None:
+        self.cast.settle()
+        for node in self.running():
+            self.cast.step(node)
 
     def goes_wrong(self, data: st.DataObject, mishap: str) -> None:
         match mishap:
@@ -306,7 +313,11 @@ class PSMachine(RuleBasedStateMachine):
     @invariant()
     def a_chief_is_a_trainer(self) -> None:
         m = self.cast.m
-        assert m.failed is not None or (m.chief in m.trainers if m.trainers else m.chief is None)
+        if m.failed is not None:
+            return
+        assert m.chief in m.trainers if m.trainers else m.chief is None
+        if m.change is None or m.change.phase not in (Phase.MOVING, Phase.SAVING):
+            assert m.chief == elected(m)
 
     # In the end --------------------------------------------------------------------------------------------------
 

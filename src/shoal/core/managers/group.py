@@ -107,20 +107,27 @@ def planned(
             m, launch = _launched(m, [(seat, m.resource) for seat in _free_seats(m, missing)], plan.reason, now)
         elif missing < 0:
             m, remove = _released(m, _first_to_go(m, -missing, victims))
-    m, replaced, dropped = _migrated(m, plan.node_resources, plan.reason, now)
+    m, replaced, dropped = _migrated(m, _wishes(m, plan), plan.reason, now)
     return m, _plan(m, launch=(*launch, *replaced), remove=(*remove, *dropped), reason=plan.reason)
 
 
+def _wishes(m: NodeManager, plan: ResourcePlan) -> dict[NodeId, NodeResource]:
+    """What is said of the role holds for all its nodes but those that are named."""
+    group = plan.node_group_resources.get(m.role)
+    wishes = {} if group is None else {node.id: group.node_resource for node in m.staying}
+    return {**wishes, **{node_named(name): resource for name, resource in plan.node_resources.items()}}
+
+
 def _migrated(
-    m: M, wanted: Mapping[str, NodeResource], reason: str, now: datetime
+    m: M, wanted: Mapping[NodeId, NodeResource], reason: str, now: datetime
 ) -> tuple[M, tuple[Node, ...], tuple[Node, ...]]:
-    """Launch successors for the named nodes that should have something else. One that was launched for an earlier wish
+    """Launch successors for the nodes that should have something else. One that was launched for an earlier wish
     goes."""
     launched: tuple[Node, ...] = ()
     dropped: tuple[Node, ...] = ()
     by_id = {node.id: node for node in m.staying}
     for name, resource in wanted.items():
-        old = by_id.get(node_named(name))
+        old = by_id.get(name)
         if old is None:
             continue
         known = m.nodes.get(m.successors.get(old.id, NodeId("")))

@@ -20,6 +20,7 @@ from shoal.core.ps.turn import Turn
 from shoal.core.ps.values import Effect, Goal, Kind, Phase, PSManager, PSSettings, Server
 from shoal.core.ps.versions import words_for
 from shoal.core.ps.words import ChiefIs, FromTrainer, ModelNamed
+from shoal.core.resources import overlaid
 
 __all__ = [
     "deadline",
@@ -89,12 +90,22 @@ def planned(m: PSManager, plan: ResourcePlan, *, victims: frozenset[NodeId] = fr
 
 
 def _goal(m: PSManager, plan: ResourcePlan, victims: frozenset[NodeId]) -> Goal:
+    """What is said of the role holds for all its servers but those that are named; what is not said stays as it is."""
     group = plan.node_group_resources.get(Role.PS)
     named = {node: resource for name, resource in plan.node_resources.items() if (node := server_of(m, name))}
+    if group is None:
+        return replace(m.goal, resources={**m.goal.resources, **named}, victims=victims or m.goal.victims)
+    current = m.current.nodes if m.current is not None else frozenset()
+    others = {
+        node: group.node_resource
+        for node in sorted(current & m.nodes.keys())
+        if overlaid(m.nodes[node].resource, group.node_resource) != m.nodes[node].resource
+    }
+    waiting = m.goal.resources if group.node_resource == NodeResource() else {}
     return Goal(
-        count=m.goal.count if group is None else group.count,
-        resource=m.goal.resource if group is None else group.node_resource,
-        resources={**m.goal.resources, **named},
+        count=group.count,
+        resource=overlaid(m.goal.resource, group.node_resource),
+        resources={**waiting, **others, **named},
         victims=victims or m.goal.victims,
     )
 

@@ -32,7 +32,9 @@ def settle(turn: Turn) -> None:
 
 def _elect(turn: Turn) -> None:
     """Who moves or saves state stays chief until that is done, or it is gone."""
-    m = turn.m
+    if turn.is_elected:
+        return
+    m, turn.is_elected = turn.m, True
     busy = m.change is not None and m.change.phase in (Phase.MOVING, Phase.SAVING) and m.chief in m.trainers
     chief = m.chief if busy else elected(m)
     if chief != m.chief:
@@ -49,10 +51,10 @@ def _advance(turn: Turn) -> bool:
     match change.phase:
         case Phase.LAUNCHING if m.partitions and not unready(m):
             _publish(turn)
-        case Phase.PREPARING if m.trainers and not unprepared(m):
+        case Phase.PREPARING if m.trainers and _is_prepared(m):
             turn.move(Phase.DRAINING)
             turn.halt(change.reason)
-        case Phase.DRAINING if not undrained(m):
+        case Phase.DRAINING if all(t.active is None or t.drained for t in m.trainers.values()):
             _everybody_stands(turn)
         case Phase.RESUMING if not change.awaiting:
             _end(turn)
@@ -111,6 +113,13 @@ def _publish(turn: Turn) -> None:
 
 
 # Standing still --------------------------------------------------------------------------------------------------
+
+
+def _is_prepared(m: PSManager) -> bool:
+    assert m.change is not None
+    assert m.change.cluster is not None
+    version = m.change.cluster.version
+    return all(t.prepared == version for t in m.trainers.values())
 
 
 def unprepared(m: PSManager) -> list[NodeId]:
@@ -202,6 +211,7 @@ def abandon(turn: Turn, reason: str) -> None:
     assert change.kind in (Kind.RESIZE, Kind.SAVE)
     _withdraw(turn, reason)
     turn.m = replace(turn.m, change=None)
+    turn.is_elected = False  # it may have been kept for the sake of the change
     turn.release()
     if change.kind is Kind.SAVE:
         turn.say(f"{change.reason} is given up: {reason}; training goes on")
@@ -275,11 +285,10 @@ def reseat(turn: Turn, lost: NodeId, rank: int, reason: str, avoid: frozenset[st
 def _admit(turn: Turn) -> None:
     """Trainers that wait come in: to the version that is being prepared, or, if nothing is, to the one that trains."""
     m = turn.m
-    waiting = [t for t in m.trainers.values() if t.active is None]
     if m.change is not None and m.change.phase is Phase.PREPARING:
         assert m.change.cluster is not None
         turn.prepare([t for t in m.trainers.values() if t.told != m.change.cluster.version])
-    elif may_join(m) and waiting:
+    elif may_join(m) and (waiting := [t for t in m.trainers.values() if t.active is None]):
         assert m.current is not None
         version = m.current.version
         turn.prepare([t for t in waiting if t.told != version])

@@ -31,6 +31,9 @@ class Turn:
         self.m = manager
         self.now = now
         self.effects: list[Effect] = []
+        self.is_elected = True
+        """Whether the chief is still the one that would be elected: most words change nothing about that, and a large
+        job has thousands of them in every change."""
 
     @property
     def change(self) -> Change:
@@ -54,6 +57,7 @@ class Turn:
         if to not in MOVES[self.change.phase]:
             raise InvalidMove(f"{self.change.kind} of parameter servers: {self.change.phase} -> {to}")
         self.m = replace(self.m, change=replace(self.change, phase=to, since=self.now))
+        self.is_elected = False
 
     # Servers -------------------------------------------------------------------------------------------------
 
@@ -116,10 +120,14 @@ class Turn:
     # Trainers ------------------------------------------------------------------------------------------------
 
     def put(self, *trainers: Trainer) -> None:
+        known = self.m.trainers
+        if any(t.node not in known or known[t.node].active != t.active for t in trainers):
+            self.is_elected = False
         self.m = replace(self.m, trainers={**self.m.trainers, **{t.node: t for t in trainers}})
 
     def forget(self, nodes: Iterable[NodeId]) -> None:
         gone = frozenset(nodes)
+        self.is_elected = False
         self.m = replace(self.m, trainers={n: t for n, t in self.m.trainers.items() if n not in gone})
         if self.m.change is not None:
             self.m = replace(self.m, change=replace(self.change, awaiting=self.change.awaiting - gone))
