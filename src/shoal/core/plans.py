@@ -56,7 +56,10 @@ class NodeGroupResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePlan:
-    """What an optimizer or a user wants of the job. An empty one wants nothing changed, and its reason says why."""
+    """What an optimizer or a user wants of the job. An empty one wants nothing changed, and its reason says why.
+
+    A role's entry holds for all its nodes but those that `node_resources` names.
+    """
 
     node_group_resources: Mapping[str, NodeGroupResource] = field(default_factory=dict)
     node_resources: Mapping[str, NodeResource] = field(default_factory=dict)

@@ -54,15 +54,16 @@ def proposed(
     predicted: float | None = None,
 ) -> ResourcePlan:
     sizes = {role: _size(known, wanted.get(role, Wanted()), limits, settings) for role, known in facts.roles.items()}
-    single = {name: _node_size(facts, name, each, sizes, limits, settings) for name, each in (nodes or {}).items()}
+    asked = {**_kept(facts, wanted), **(nodes or {})}
+    single = {name: _node_size(facts, name, each, sizes, limits, settings) for name, each in asked.items()}
     single = {name: each for name, each in single.items() if each is not None}
-    fitted = _within(facts, sizes, single, limits, settings)
+    fitted = _within(facts, sizes, single, limits, settings, frozenset(wanted))
     if isinstance(fitted, str):
         return nothing(algorithm, fitted)
     groups = {
         role.value: NodeGroupResource(count=size.count, node_resource=_resource(facts.roles[role].resource, size))
         for role, size in fitted.items()
-        if _differs(facts.roles[role], size)
+        if _differs(facts.roles[role], size) or (role in wanted and _has_odd(facts, role, single))
     }
     named = {
         name: _resource(_node_resource(facts, name), each)
@@ -83,6 +84,27 @@ def proposed(
 
 def round_memory(amount: float) -> int:
     return max(MEMORY_STEP, math.ceil(amount / MEMORY_STEP) * MEMORY_STEP)
+
+
+def _kept(facts: JobFacts, wanted: Mapping[Role, Wanted]) -> dict[str, Wanted]:
+    """Nodes with cores of their own, of roles whose cores are not to be changed: they are named, so that they keep
+    them."""
+    return {
+        node.name: Wanted(cpu=node.resource.cpu, memory=wanted[node.role].memory)
+        for node in facts.nodes
+        if node.role in wanted
+        and wanted[node.role].cpu is None
+        and node.resource.cpu is not None
+        and not _close(node.resource.cpu, facts.roles[node.role].resource.cpu)
+    }
+
+
+def _has_odd(facts: JobFacts, role: Role, single: Mapping[str, _Size | None]) -> bool:
+    """Whether a node of the role has cores of its own that it is not to keep."""
+    usual = facts.roles[role].resource.cpu
+    return any(
+        node.role is role and node.name not in single and not _close(node.resource.cpu, usual) for node in facts.nodes
+    )
 
 
 # One node ----------------------------------------------------------------------------------------------------------
@@ -141,13 +163,14 @@ def _within(
     single: Mapping[str, _Size | None],
     limits: Limits,
     settings: OptimizerSettings,
+    changed: frozenset[Role],
 ) -> Mapping[Role, _Size] | str:
     """The sizes, made small enough for the job's limits; or why that cannot be."""
     trouble = _roles_trouble(facts) or _limits_trouble(limits, settings)
     if trouble:
         return trouble
     sizes = dict(sizes)
-    extra_cpu, extra_memory = _extra(facts, sizes, single)
+    extra_cpu, extra_memory = _extra(facts, sizes, single, changed)
     most_cpu = math.inf if limits.cpu is None else limits.cpu - extra_cpu
     most_memory = math.inf if limits.memory is None else limits.memory - extra_memory
     for shrink in (_fewer, _smaller):
@@ -186,14 +209,18 @@ def _limits_trouble(limits: Limits, settings: OptimizerSettings) -> str | None:
     return None
 
 
-def _extra(facts: JobFacts, sizes: Mapping[Role, _Size], single: Mapping[str, _Size | None]) -> tuple[float, float]:
-    """What single nodes have above their role's size: they keep it unless they are named."""
+def _extra(
+    facts: JobFacts, sizes: Mapping[Role, _Size], single: Mapping[str, _Size | None], changed: frozenset[Role]
+) -> tuple[float, float]:
+    """What single nodes have above their role's size: they are named, or the plan leaves their role alone."""
     cpu = memory = 0.0
     for node in facts.nodes:
         size = sizes.get(node.role)
         if size is None:
             continue
         named = single.get(node.name)
+        if named is None and node.role in changed:
+            continue
         own_cpu = named.cpu if named is not None else _odd(node.resource.cpu, facts.roles[node.role].resource.cpu)
         own_memory = (
             named.memory if named is not None else _odd(node.resource.memory, facts.roles[node.role].resource.memory)

@@ -12,6 +12,9 @@ from shoal.core.optimizing import History
 from shoal.core.plans import ResourcePlan
 
 NAME = "scale_workers"
+REMEMBERED = 3
+"""Outcomes that count."""
+MOST_ERROR = 0.2
 
 
 def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: OptimizerSettings) -> ResourcePlan:
@@ -20,9 +23,10 @@ def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: O
     if isinstance(found, str):
         return declined(NAME, note, found)
     now, best = sizes_in_words(facts, found.now.size), sizes_in_words(facts, found.best.size)
-    if found.gain < settings.worth:
+    worth = settings.worth + overpromised(history)
+    if found.gain < worth:
         return declined(
-            NAME, note, f"{now} are within {settings.worth:.0%} of the best speed per cost ({best}: {found.gain:+.1%})"
+            NAME, note, f"{now} are within {worth:.0%} of the best speed per cost ({best}: {found.gain:+.1%})"
         )
     left, pause = seconds_left(facts, settings, found), resize_seconds(facts, settings)
     if not pays(found, left, pause):
@@ -38,6 +42,13 @@ def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: O
         f"{found.gain:+.0%} speed per cost; {found.model.words}"
     )
     return planned(NAME, facts, limits, settings, found, f"{why}; {note}" if note else why)
+
+
+def overpromised(history: History) -> float:
+    """How much more than was measured this algorithm promised the last times: so much more must it promise now."""
+    errors = [each.prediction_error for each in history.outcomes if each.algorithm == NAME][-REMEMBERED:]
+    known = [min(max(error, 0.0), MOST_ERROR) for error in errors if error is not None]
+    return sum(known) / len(known) if known else 0.0
 
 
 def pays(found: Found, left: float, pause: float) -> bool:

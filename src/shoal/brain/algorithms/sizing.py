@@ -5,6 +5,7 @@ with them, and memory can be put right at no cost when nodes are started anyway.
 in what a change must promise.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ from shoal.brain.algorithms.proposing import Wanted, nothing, proposed
 from shoal.brain.algorithms.search import Memories, Size, Weighed, best_size, size_cost, weigh
 from shoal.core.facts import JobFacts, Limits, OptimizerSettings
 from shoal.core.nodes import Role
-from shoal.core.optimizing import History
+from shoal.core.optimizing import History, Kind
 from shoal.core.plans import ResourcePlan
+from shoal.core.stages import kind_of
 
 LEAST_SHARE = 0.2
 """Of the mean's cores, for parameter servers that have little to do beside a hot one."""
@@ -91,7 +93,10 @@ def planned(
         even = _cpu(facts, Role.PS, size.ps_cpu)
         rest, nodes = shares(facts, settings, even, size.ps) if even is not None else (None, {})
         wanted[Role.PS] = Wanted(count=size.ps, cpu=rest, memory=memory)
-    return proposed(algorithm, facts, limits, settings, wanted, nodes=nodes, reason=why, predicted=found.best.speed)
+    plan = proposed(algorithm, facts, limits, settings, wanted, nodes=nodes, reason=why, predicted=found.best.speed)
+    if not plan.is_empty and kind_of(plan, facts) is Kind.MEMORY:
+        return nothing(algorithm, f"the limits leave the job at {sizes_in_words(facts, found.now.size)}; {why}")
+    return plan
 
 
 def size_of(point: Point) -> Size:
@@ -141,7 +146,13 @@ def shares(facts: JobFacts, settings: OptimizerSettings, cpu: float, count: int)
         return cpu, {}
     theirs = sum(load / mean for load in hot.values())
     rest = (count - theirs) / (count - len(hot)) if count > len(hot) else 1.0
-    return cpu * min(1.0, max(LEAST_SHARE, rest)), {name: Wanted(cpu=cpu * load / mean) for name, load in hot.items()}
+    most = {name: Wanted(cpu=_tenths(cpu * load / mean)) for name, load in hot.items()}
+    return _tenths(cpu * min(1.0, max(LEAST_SHARE, rest))), most
+
+
+def _tenths(cpu: float) -> float:
+    """Rounded down: together they have no more than was weighed."""
+    return max(0.1, math.floor(cpu * 10.0 + 1e-9) / 10.0)
 
 
 def sizes_in_words(facts: JobFacts, size: Size) -> str:

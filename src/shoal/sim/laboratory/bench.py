@@ -7,7 +7,6 @@ it has ends, and the job with it until somebody gives it more.
 """
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -381,11 +380,10 @@ def _applied(held: Held, plan: ResourcePlan, job: LabJob) -> Held:
     servers = plan.node_group_resources.get(Role.PS.value) if job.is_ps else None
     if servers is not None:
         group = servers.node_resource.cpu or _group_cpu(held)
-        kept = _overrides(held) if group == _group_cpu(held) else {}
         held = replace(
             held,
             ps=servers.count,
-            ps_cpu=tuple(kept.get(number, group) for number in range(servers.count)),
+            ps_cpu=(group,) * servers.count,
             ps_memory=servers.node_resource.memory or held.ps_memory,
         )
     named = {int(name[3:]): each.cpu for name, each in plan.node_resources.items() if name.startswith("ps-")}
@@ -393,8 +391,3 @@ def _applied(held: Held, plan: ResourcePlan, job: LabJob) -> Held:
         cores = tuple(named.get(number) or cpu for number, cpu in enumerate(held.ps_cpu))
         held = replace(held, ps_cpu=cores)
     return held
-
-
-def _overrides(held: Held) -> Mapping[int, float]:
-    usual = _group_cpu(held)
-    return {number: cpu for number, cpu in enumerate(held.ps_cpu) if cpu != usual}
