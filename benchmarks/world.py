@@ -33,7 +33,7 @@ from aiohttp import web
 from _common import Row, parse_options, progress, report
 from shoal.core.exits import ProcessExit
 from shoal.core.job import JobSettings, JobSpec
-from shoal.core.nodes import NodeId, ProcessSeen
+from shoal.core.nodes import NodeId, NodeSeen, ProcessSeen, Trained
 from shoal.core.plans import ScalePlan
 from shoal.core.world import World
 from shoal.master import Master
@@ -250,6 +250,7 @@ class SimulatedAgent:
         self.node = f"worker-{number}"
         self.welcomed = 0.0
         self.incarnation = 1
+        self._beats = 0
         self._number = number
         self._shared = shared
         self._recorded = recorded
@@ -308,10 +309,20 @@ class SimulatedAgent:
         await self._socket.send_bytes(encode(exited))
 
     async def heartbeat(self) -> None:
+        self._beats += 1
         stat = ProcessSeen(
-            local_rank=0, pid=1, stopped=False, cpu=1.0, memory_bytes=1 << 30, step=1, collectives=10, busy=None
+            local_rank=0,
+            pid=1,
+            stopped=False,
+            cpu=1.0,
+            memory_bytes=1 << 30,
+            step=1,
+            collectives=10,
+            busy=None,
+            trained=Trained(steps=self._beats, samples=self._beats, step_seconds=self._beats, work_seconds=self._beats),
         )
-        await self._socket.send_bytes(encode(Heartbeat(incarnation=self.incarnation, processes=(stat,))))
+        node = NodeSeen(cpu_limit=4.0, memory_limit=1 << 34)
+        await self._socket.send_bytes(encode(Heartbeat(incarnation=self.incarnation, processes=(stat,), node=node)))
 
 
 def run_agents(pipe: Connection, numbers: range, address: Address) -> None:

@@ -47,9 +47,9 @@ def facts(story: Story, statistics: Statistics, seconds: float) -> JobFacts:
 
 def test_speeds_tell_what_the_job_had_and_none_is_taken_across_a_change() -> None:
     story, statistics = Story(nodes=3), Statistics()
-    train(statistics, story, begin=0, seconds=300, workers=2, speed=8)
+    train(statistics, story, begin=0, seconds=310, workers=2, speed=8)
     statistics.broken()
-    train(statistics, story, begin=315, seconds=300, workers=3, speed=8)
+    train(statistics, story, begin=316, seconds=300, workers=3, speed=8)
     found = speeds(statistics)
     assert {sample.workers for sample in found} == {2, 3}
     for sample in found:

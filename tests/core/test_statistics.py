@@ -166,6 +166,19 @@ def test_nodes_that_were_silent_longest_are_forgotten_when_there_are_too_many() 
     assert NodeId("worker-1") not in statistics.nodes
 
 
+def test_a_large_jobs_nodes_count_less_often_and_a_small_ones_each_time() -> None:
+    for nodes, taken in ((250, 8), (1000, 2)):
+        statistics = Statistics()
+        for beat in range(8):
+            for number in range(nodes):
+                said = heard(a_process(cpu=beat, trained=trained(20 * beat)))
+                statistics.heard(NodeId(f"worker-{number}"), said, after(2 * beat + number / nodes))
+        history = statistics.nodes[NodeId("worker-7")].history
+        assert taken <= len(history.levels[0].points(Quantity.CPU)) <= taken + 1
+        assert history.latest(Quantity.STEPS) == pytest.approx(10)
+        assert statistics.nodes[NodeId("worker-7")].at == pytest.approx(after(14).timestamp(), abs=1)
+
+
 # Whatever comes in ---------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,9 @@ from shoal.core.history import LARGEST, MANY, History, Quantity, Timeline, sane
 from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
 
 MOST_NODES = 2000
+MOST_TAKEN = 125
+"""Heartbeats a second that are taken in. A job of 250 nodes has so many; of a larger one each node counts less often,
+so that its master has time for other things: a node of 1,000 every eight seconds."""
 SOONEST = 0.2
 """Seconds between two reports that make a rate: messages that waited somewhere arrive together, and no time between
 them is no speed."""
@@ -58,6 +61,8 @@ class Book:
     history: History = field(default_factory=History)
     at: float = 0.0
     """When it was last heard."""
+    taken: float = float("-inf")
+    """When it was last heard and what it said was taken in."""
     cpu_limit: float | None = None
     memory_limit: float | None = None
     gpus: int = 0
@@ -104,6 +109,9 @@ class Statistics:
         while len(self.nodes) > MOST_NODES:
             del self.nodes[next(iter(self.nodes))]
         book.at = at
+        if at - book.taken < len(self.nodes) / MOST_TAKEN - 1.0:
+            return
+        book.taken = at
         book.cpu_limit, book.memory_limit = sane(heard.node.cpu_limit), sane(heard.node.memory_limit)
         said: list[tuple[Quantity, float | None, float]] = []
         if heard.processes:
