@@ -3,7 +3,10 @@
 *Cold*: nothing runs, every job waits, and all rows are new: building the columns from them, the gangs of all jobs, and
 all growth are in the time. *Steady*: the cluster is full, 1 % of the jobs have ended and as many have come since the
 last round; the rows that this changed are put on the board, and a snapshot is taken and decided on. Hosts have 8 GPUs
-and 96 cores; jobs ask for 0, 1, 2, 4 or 8 GPUs a trainer, in four priorities.
+and 96 cores and places for 110 Pods; jobs ask for 0, 1, 2, 4 or 8 GPUs a trainer, in four priorities.
+
+*With parameter servers*: the same, with a server beside every four trainers of half of the jobs. They come with their
+trainers, and both are placed or trimmed together, so such a job is looked at step by step.
 
 *Whole*: a steady round as the operator makes it, with four Pods for each job: reading them into rows, the policy, what
 follows from it and who is told; that is computed in a thread. What the event loop gives for it, a copy of the ledger,
@@ -42,7 +45,7 @@ from shoal.scheduler.actuation import Standing, advance, arrive, carry_out
 from shoal.scheduler.board import Board
 from shoal.scheduler.decisions import Action, Change, Decisions
 from shoal.scheduler.policies import Policy, policy
-from shoal.scheduler.rows import Attained, Host, Job, JobKey, Part, Priority, Room
+from shoal.scheduler.rows import NOTHING, Attained, Host, Job, JobKey, Part, Priority, Room, Servers
 from shoal.scheduler.scores import footprint
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.scheduler.snapshot import Snapshot
@@ -52,6 +55,7 @@ from tests.scheduler.reference import plan_plainly
 
 GIB = 2**30
 GPUS = 8
+PLACES = 110
 SIZES = ((100, 125), (1_000, 1_250), (10_000, 12_500))
 """Jobs and hosts."""
 CHANGED = 0.01
@@ -65,21 +69,24 @@ DECISIONS = {
 
 
 def a_cluster(hosts: int) -> list[Host]:
-    room, daemons = Room(96_000, 768 * GIB, GPUS), Room(500, GIB, 0)
+    room, daemons = Room(96_000, 768 * GIB, GPUS, PLACES), Room(500, GIB, 0, 6)
     return [Host(name=f"host-{number:05}", capacity=room, others=daemons) for number in range(hosts)]
 
 
-def a_job(number: int, chance: random.Random) -> Job:
+def a_job(number: int, chance: random.Random, *, servers: bool = False) -> Job:
     gpus = chance.choices([0, 1, 2, 4, 8], [10, 50, 10, 10, 20])[0]
     least = chance.choice([1, 2] if gpus == GPUS else [1, 2, 4])
+    most = least * chance.choice([1, 4, 8, 16])
+    beside = Servers(each=Room(2_000, 8 * GIB, 0, 1), min=1, max=max(1, most // 4), per_trainer=0.25)
     return Job(
         key=JobKey(f"team-{number % 20}", f"job-{number:06}"),
         priority=chance.choices(list(Priority), [3, 3, 3, 1])[0],
         created=float(number),
         min=least,
-        max=least * chance.choice([1, 4, 8, 16]),
-        each=Room(max(4_000, 8_000 * gpus), max(1, gpus) * 32 * GIB, gpus),
-        fixed=(Part(role="master", each=Room(1_000, 2 * GIB, 0), count=1),),
+        max=most,
+        each=Room(max(4_000, 8_000 * gpus), max(1, gpus) * 32 * GIB, gpus, 1),
+        fixed=(Part(role="master", each=Room(1_000, 2 * GIB, 0, 1), count=1),),
+        servers=beside if servers and number % 2 else None,
     )
 
 
@@ -91,14 +98,15 @@ class Cluster:
     jobs: dict[JobKey, Job]
     board: Board
     capacity: Room
+    servers: bool = False
     now: float = 0.0
     min_v: float = 0.0
 
     @classmethod
-    def of(cls, jobs: int, hosts: int, chance: random.Random) -> "Cluster":
-        rows = [a_job(number, chance) for number in range(jobs)]
-        capacity = Room(96_000 * hosts, 768 * GIB * hosts, GPUS * hosts)
-        return cls(a_cluster(hosts), {job.key: job for job in rows}, Board(), capacity)
+    def of(cls, jobs: int, hosts: int, chance: random.Random, *, servers: bool = False) -> "Cluster":
+        rows = [a_job(number, chance, servers=servers) for number in range(jobs)]
+        capacity = Room(96_000 * hosts, 768 * GIB * hosts, GPUS * hosts, PLACES * hosts)
+        return cls(a_cluster(hosts), {job.key: job for job in rows}, Board(), capacity, servers)
 
     def put_all(self) -> None:
         for host in self.hosts:
@@ -126,7 +134,11 @@ class Cluster:
             placed[host] -= count
         for host, count in change.hosts.items():
             placed[host] = placed.get(host, 0) + count
-        fixed = dict.fromkeys(change.fixed_hosts.get("master", {}), job.fixed[0].each) or job.fixed_placed
+        fixed = dict(job.fixed_placed)
+        for role, hosts in change.fixed_hosts.items():
+            each = job.fixed[0].each if role == "master" or job.servers is None else job.servers.each
+            for host, count in hosts.items():
+                fixed[host] = fixed.get(host, NOTHING).plus(each, count)
         if change.action is Action.SUSPEND:
             placed, fixed = {}, {}
         room = footprint(job, after.target) if after.target else Room()
@@ -139,7 +151,7 @@ class Cluster:
     def turn_over(self, number: int, count: int, chance: random.Random) -> list[JobKey | Job]:
         """So many jobs end and so many come."""
         ended = chance.sample(sorted(self.jobs), count)
-        come = [a_job(number + at, chance) for at in range(count)]
+        come = [a_job(number + at, chance, servers=self.servers) for at in range(count)]
         for key in ended:
             del self.jobs[key]
         self.jobs |= {job.key: job for job in come}
@@ -158,11 +170,13 @@ def timed(work: Callable[[], Decisions]) -> tuple[float, Decisions]:
     return time.process_time() - began, decisions
 
 
-def cold(jobs: int, hosts: int, chosen: Policy, times: int) -> tuple[float, Cluster, Decisions]:
+def cold(
+    jobs: int, hosts: int, chosen: Policy, times: int, *, servers: bool = False
+) -> tuple[float, Cluster, Decisions]:
     """The best of a few cold rounds, and a cluster after one."""
     seconds = math.inf
     for _ in range(times):
-        cluster = Cluster.of(jobs, hosts, random.Random(jobs))
+        cluster = Cluster.of(jobs, hosts, random.Random(jobs), servers=servers)
 
         def work(cluster: Cluster = cluster) -> Decisions:
             cluster.put_all()
@@ -200,11 +214,11 @@ def steady(cluster: Cluster, chosen: Policy, times: int) -> tuple[float, int]:
 
 def whole(jobs: int, hosts: int, chosen: Policy, times: int) -> tuple[float, float]:
     """The best of a few rounds as the operator makes them, and of what they cost the event loop."""
-    seen = [HostSeen(name=f"host-{n:05}", capacity=Amounts(96_000, 768 * GIB, GPUS)) for n in range(hosts)]
+    seen = [HostSeen(name=f"host-{n:05}", capacity=Amounts(96_000, 768 * GIB, GPUS, PLACES)) for n in range(hosts)]
     facts = [
         JobFacts(
             key=JobKey(f"team-{n % 20}", f"job-{n:06}"), uid=f"uid-{n}", trainer_role="worker", created=float(n), max=8,
-            each=Room(8_000, 32 * GIB, 1), standing=Standing(target=4, attained=Attained()),
+            each=Room(8_000, 32 * GIB, 1, 1), standing=Standing(target=4, attained=Attained()),
         )
         for n in range(jobs)
     ]  # fmt: skip
@@ -232,6 +246,18 @@ def whole(jobs: int, hosts: int, chosen: Policy, times: int) -> tuple[float, flo
         seconds, on_loop = min(seconds, time.process_time() - copied), min(on_loop, copied - began)
         sum_ = replace(sum_, holding=computed.outcome.holding, telling=computed.telling, min_v=computed.decisions.min_v)
     return seconds, on_loop
+
+
+def with_servers(jobs: int, hosts: int, chosen: Policy, *, quick: bool) -> list[Row]:
+    """Cold and steady rounds where half of the jobs have parameter servers."""
+    case = f"with parameter servers, {jobs:,} jobs on {hosts * GPUS:,} GPUs"
+    at_first, cluster, decisions = cold(jobs, hosts, chosen, 1 if quick else 3, servers=True)
+    cluster.carry_out(decisions)
+    later, _ = steady(cluster, chosen, 3 if quick else 20)
+    return [
+        Row(case=f"cold, {case}", value=at_first, unit="CPU s"),
+        Row(case=f"steady, {case}", value=later, unit="CPU s"),
+    ]
 
 
 def exponent(points: Sequence[tuple[int, float]]) -> float:
@@ -269,6 +295,7 @@ def main() -> None:
         progress(f"  {changes} changes in the steady rounds")
         peer = ("Pollux, 64 GPUs (published)", 1.1) if jobs == SIZES[0][0] else (None, None)
         rows.append(Row(case=f"steady, {case}", value=seconds, unit="CPU s", peer=peer[0], peer_value=peer[1]))
+        rows += with_servers(jobs, hosts, cfs, quick=options.quick)
         seconds, on_loop = whole(jobs, hosts, cfs, 3)
         rows.append(Row(case=f"whole, {case}", value=seconds, unit="CPU s"))
         rows.append(Row(case=f"whole, on the event loop, {case}", value=on_loop, unit="CPU s"))

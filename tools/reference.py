@@ -211,7 +211,7 @@ def _default(value: object) -> str:
         case Load():
             return f"grow {value.grow}, reclaim {value.reclaim}"
         case Scores():
-            return f"gpu {value.gpu}, core {value.core}, gibibyte {value.gibibyte}, {value.mode}"
+            return f"gpu {value.gpu}, core {value.core}, gibibyte {value.gibibyte}, pod {value.pod}, {value.mode}"
         case float() | int():
             return f"{value:g}"
         case Room():

@@ -1,7 +1,8 @@
 """`shoal queue` and `shoal whatif`, as they word what they found."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,7 +29,7 @@ NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 def a_waiting_job(**more: object) -> dict:
     told = {"target": 0, "place": 2, "code": "NoRoom", "reason": "3 GPUs are free", "waitingSince": NOW.isoformat()}
     return {
-        "metadata": {"name": "mnist", "namespace": "team"},
+        "metadata": {"name": "mnist", "namespace": "team", "creationTimestamp": NOW.isoformat()},
         "spec": {"priority": "Production"},
         "status": {"scheduling": {**told, **more}, "roles": [{"role": "worker", "asked": 4}]},
     }
@@ -45,6 +46,8 @@ def test_a_waiting_job_has_a_line_with_all_that_is_asked() -> None:
         "asked": "4",
         "waitsFor": "NoRoom",
         "since": NOW.isoformat(),
+        "created": NOW.isoformat(),
+        "attained": None,
         "why": "3 GPUs are free",
     }
 
@@ -217,16 +220,59 @@ async def test_whatif_does_not_ask_about_a_job_that_exists(cluster: Cluster) -> 
         await ask(cluster, ELASTIC)
 
 
+async def enqueue(cluster: Cluster, name: str, **told: Any) -> None:
+    """A job that waits."""
+    document = {**ELASTIC, "metadata": {"name": name, "namespace": "default"}}
+    made = await cluster.client.create(ELASTIC_JOBS, document)
+    status = {"scheduling": {"target": 0, **told}}
+    await cluster.client.replace(ELASTIC_JOBS, {**made, "status": status}, subresource="status")
+
+
 async def test_the_queue_is_in_the_order_of_places_and_of_waiting(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, place, minute in (("c", 2, 1), ("b", 1, 5), ("a", 2, 3)):
-        document = {**ELASTIC, "metadata": {"name": name, "namespace": "default"}}
-        made = await cluster.client.create(ELASTIC_JOBS, document)
-        since = (NOW + timedelta(minutes=minute)).isoformat()
-        told = {"scheduling": {"target": 0, "place": place, "waitingSince": since}}
-        await cluster.client.replace(ELASTIC_JOBS, {**made, "status": told}, subresource="status")
+        await enqueue(cluster, name, place=place, waitingSince=(NOW + timedelta(minutes=minute)).isoformat())
     await queue(output="json")(cluster)
     assert [line["job"] for line in json.loads(capsys.readouterr().out)] == ["b", "c", "a"]
     await queue(output="table")(cluster)
     assert capsys.readouterr().out.startswith("PLACE")
+
+
+async def test_the_wide_queue_tells_more_and_cuts_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "no host has room " * 20
+    await enqueue(cluster, "mnist", place=1, v="1234.5", reason=long, waitingSince=NOW.isoformat())
+    await queue(output="wide")(cluster)
+    titles, line = capsys.readouterr().out.splitlines()
+    assert titles.split("   ")[-1] == "WHY"
+    assert {"AGE", "ATTAINED"} <= set(titles.split())
+    assert "1234" in line
+    assert line.endswith(long.strip())
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+async def test_a_watched_queue_is_shown_again_when_it_changes(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    await enqueue(cluster, "first", place=1)
+    said = ""
+
+    async def until(so: Callable[[str], bool]) -> None:
+        nonlocal said
+        async with asyncio.timeout(30):
+            while not so(said):
+                await asyncio.sleep(0.01)
+                said += capsys.readouterr().out
+
+    watching = asyncio.create_task(queue(output=output, watch=True)(cluster))
+    await until(lambda said: said.count("first") == 1)
+    await cluster.client.patch(ELASTIC_JOBS, "first", Merge({"metadata": {"labels": {"a": "b"}}}), namespace="default")
+    await enqueue(cluster, "second", place=2)
+    await until(lambda said: said.count("second") == 1)
+    assert said.count("first") == 2, "what is nothing to the queue is not shown"
+    for name in ("first", "second"):
+        await cluster.client.delete(ELASTIC_JOBS, name, namespace="default")
+    await until(lambda said: said.endswith("nobody waits\n" if output == "table" else "[]\n"))
+    watching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watching

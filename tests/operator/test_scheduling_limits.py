@@ -57,6 +57,16 @@ def test_a_job_that_asks_for_more_than_can_be_counted_stops_nobody(cpu: str) -> 
     assert outcome.holding[odd.key].allowance.code == "TooLarge"
 
 
+def test_a_job_whose_pods_ask_for_nothing_gets_no_more_than_hosts_have_places_for() -> None:
+    modest = a_training_job_of({"min-instance": 1, "max-instance": 10_000, "resources": {}})
+    assert modest is not None
+    host = HostSeen(name="h", capacity=Amounts(64_000, 2**38, pods=110))
+    there = [PodUse(namespace="x", name=f"d-{n}", uid=f"d-{n}", amounts=Amounts(pods=1), host="h") for n in range(10)]
+    outcome = a_round(Known(hosts=[host], facts=[modest], ledger=filled(there)))
+    fixed = sum(part.count for part in modest.fixed) + (modest.servers.min if modest.servers else 0)
+    assert target(outcome, modest.key) == 100 - fixed
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(quantities, min_size=6, max_size=6), st.integers(1, 10_000), st.integers(1, 10_000))
 def test_whatever_quantities_are_written_a_round_works(written: list[str], trainers: int, servers: int) -> None:

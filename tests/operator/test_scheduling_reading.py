@@ -19,7 +19,7 @@ KEY = JobKey("default", "mnist")
 
 
 def a_use(number: int = 0, **more: object) -> PodUse:
-    given = {"namespace": "default", "name": f"p-{number}", "uid": f"u-{number}", "amounts": Amounts(1000, 10, 1)}
+    given = {"namespace": "default", "name": f"p-{number}", "uid": f"u-{number}", "amounts": Amounts(1000, 10, 1, 1)}
     return PodUse(**{**given, **more})  # type: ignore[arg-type]
 
 
@@ -126,7 +126,7 @@ def test_a_pod_of_another_namespace_is_no_trainer_whatever_its_label_says() -> N
     view = look_at(facts(), Standing(target=1), ledger.of(JOB, "default"), ledger, now=0.0)
     assert [pod.name for pod in view.trainers] == [mine.name]
     assert not view.row.resizing
-    seen = [HostSeen(name="a", capacity=Amounts(8000, 100, 8))]
+    seen = [HostSeen(name="a", capacity=Amounts(8000, 100, 8, 110))]
     (row,) = host_rows(seen, ledger, [view], frozenset({("default", JOB)}), Pools(seen, ()))
     assert row.others == Room(*foreign.amounts), "its room is taken, by nobody who is decided for"
 
@@ -136,7 +136,7 @@ def test_a_pod_of_another_namespace_is_no_trainer_whatever_its_label_says() -> N
 def test_all_that_is_taken_on_a_host_is_counted_there_once(there: list[PodUse], target: int) -> None:
     ledger = filled(there)
     view = look_at(facts(), Standing(target=target), ledger.of(JOB, "default"), ledger, now=0.0)
-    seen = [HostSeen(name=name, capacity=Amounts(10**6, 10**6, 10**3)) for name in HOSTS]
+    seen = [HostSeen(name=name, capacity=Amounts(10**6, 10**6, 10**3, 110)) for name in HOSTS]
     rows = host_rows(seen, ledger, [view], frozenset({("default", JOB)}), Pools(seen, ()))
     for row in rows:
         taken = row.others.plus(view.row.fixed_placed.get(row.name, Room()))
@@ -275,9 +275,22 @@ def test_of_two_limits_the_smaller_holds_and_kubernetes_own_counts_other_pods_to
         QuotaSeen(namespace="default", name="one", cpu=8000, pods=5),
         QuotaSeen(namespace="default", name="two", cpu=9000),
     ]
-    found = quota_rows(seen, {"default": Quota(cpu=7000, gpu=3), "team": Quota(gpu=1)}, ledger)
+    found = quota_rows(
+        seen, {"default": Quota(cpu=7000, gpu=3), "team": Quota(gpu=1)}, ledger, frozenset({("default", JOB)})
+    )
     assert found["default"] == Quota(cpu=7000, gpu=3, pods=5, used_by_others=Room(*a_use(0).amounts), pods_of_others=1)
     assert found["team"] == replace(Quota(), gpu=1)
+
+
+def test_pods_of_jobs_that_take_no_part_count_against_the_quota_until_they_are_gone() -> None:
+    """As Kubernetes counts them: what else is let in meanwhile would be refused."""
+    resting = [a_use(0, job="resting", host="a", ends=30.0), a_use(1, job="resting", host="a")]
+    over = a_use(2, job="resting", host="a", is_over=True)
+    elsewhere = a_use(3, job="resting", namespace="team", host="a")
+    seen = [QuotaSeen(namespace="default", name="one", gpu=4)]
+    ledger = filled([*resting, over, elsewhere, a_use(4, job=JOB, host="a")])
+    found = quota_rows(seen, {}, ledger, frozenset({("default", JOB)}))
+    assert found == {"default": Quota(gpu=4, leaving=Room(2000, 20, 2, 2))}
 
 
 def test_trainers_count_as_what_they_have_whatever_is_asked_for_since() -> None:

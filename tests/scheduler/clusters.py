@@ -7,15 +7,18 @@ from hypothesis import strategies as st
 from tests.scheduler.world import World, a_host, a_job, a_service, room
 
 from shoal.scheduler.rows import Host, Job, Part, Priority, Quota, Servers
-from shoal.scheduler.settings import SchedulerSettings
+from shoal.scheduler.settings import Load, SchedulerSettings
 
 POOLS = ("", "", "", "west")
+PLACES = (3, 8, 110)
+"""For Pods on a host."""
 
 
 def random_host(name: str, chance: random.Random) -> Host:
     gpus = chance.choice([0, 0, 4, 8])
     cores = chance.choice([8, 12, 24, 32]) + 4 * gpus
-    return a_host(name, cores, 128, gpus, others=room(chance.choice([0, 0.25, 1]), 1), pool=chance.choice(POOLS))
+    others = room(chance.choice([0, 0.25, 1]), 1, pods=chance.choice([0, 2]))
+    return a_host(name, cores, 128, gpus, chance.choice(PLACES), others=others, pool=chance.choice(POOLS))
 
 
 def random_job(name: str, chance: random.Random) -> Job:
@@ -25,13 +28,13 @@ def random_job(name: str, chance: random.Random) -> Job:
         name,
         least,
         least + chance.choice([0, 0, 2, 6, 12, 40]),
-        each=room(max(chance.choice([1, 2, 5]), 2 * gpus), chance.choice([1, 4]), gpus),
+        each=room(max(chance.choice([0, 1, 2, 5]), 2 * gpus), chance.choice([0, 1, 4]), gpus, pods=1),
         namespace=chance.choice(["ant", "bee"]),
         priority=chance.choice(list(Priority)),
         created=float(chance.randint(0, 3)),
         unit=chance.choice([1, 1, 1, 1, 2]),
-        fixed=(Part(role="master", each=room(1, 1), count=1),) if chance.random() < 0.4 else (),
-        servers=Servers(each=room(1, 1), min=0, max=6, per_trainer=0.5) if chance.random() < 0.15 else None,
+        fixed=(Part(role="master", each=room(1, 1, pods=1), count=1),) if chance.random() < 0.4 else (),
+        servers=Servers(each=room(1, 1, pods=1), min=0, max=6, per_trainer=0.5) if chance.random() < 0.15 else None,
         pools=chance.choice([None, None, None, frozenset({"west"}), frozenset({"", "west"})]),
     )
 
@@ -42,7 +45,7 @@ def random_events(world: World, chance: random.Random) -> None:
         for _ in range(chance.randint(1, 5)):
             name = f"nginx-{len(world.log)}-{len(world.services)}-{chance.randint(0, 10**9)}"
             gpus = chance.choice([0, 0, 0, 1])
-            pod = a_service(name, chance.choice([1, 3, 8, 100]), 1, gpus, since=world.now)
+            pod = a_service(name, chance.choice([1, 3, 8, 100]), 1, gpus, pods=1, since=world.now)
             world.services.append(pod)
     if chance.random() < 0.2:
         name = chance.choice(sorted(world.hosts))
@@ -77,4 +80,42 @@ def worlds(draw: st.DrawFn, *, hosts: int = 200, jobs: int = 100, rounds: int = 
         world.bind_services(decisions)
         world.wait(chance.choice([1.0, 5.0, 70.0, 2_000.0]))
         random_events(world, chance)
+    return world
+
+
+@st.composite
+def mixed_worlds(draw: st.DrawFn) -> World:
+    """A few GPU hosts that are short of devices and of nothing else, with jobs with and without; those without deserve
+    the least what they have. Then gangs and services come that need several devices on one host, or fewer devices may
+    be in use."""
+    chance = random.Random(draw(st.integers(0, 2**32), label="seed"))
+    settings = SchedulerSettings(freezing_window=0.0, cpu_per_gpu=1_000, max_wait=chance.choice([0.0, 1_800.0]))
+    world = World.of(
+        (a_host(f"host-{number}", 96, 256, 8, 110) for number in range(chance.randint(1, 3))),
+        (
+            a_job(
+                f"there-{number}",
+                1,
+                40 if gpus else 4,
+                each=room(chance.choice([1, 2]), 1, gpus, pods=1),
+                priority=Priority.NORMAL if gpus else Priority.EXPERIMENT,
+            )
+            for number in range(chance.randint(2, 6))
+            for gpus in [chance.choice([0, 1])]
+        ),
+        settings=settings,
+    )
+    for _ in range(3):
+        world.round()
+        world.wait(100.0)
+    for number in range(chance.randint(1, 3)):
+        gpus = chance.choice([2, 3, 4])
+        if chance.random() < 0.5:
+            priority = chance.choice([Priority.NORMAL, Priority.PRODUCTION])
+            world.arrive(a_job(f"gang-{number}", 1, 1, each=room(gpus, 1, gpus, pods=1), priority=priority))
+        else:
+            world.services.append(a_service(f"nginx-{number}", 2, 1, gpus, pods=1, since=world.now))
+    if chance.random() < 0.3:
+        world.settings = replace(settings, gpu=Load(grow=0.5, reclaim=0.5))
+    world.now += 1.0
     return world

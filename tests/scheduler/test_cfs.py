@@ -129,6 +129,61 @@ def test_every_pod_of_a_job_is_charged() -> None:
     assert targets(found) == {"heavy": 61, "light": 99}  # 410 + 11 x 61 is about 11 x 99
 
 
+def test_a_host_takes_no_more_pods_than_it_has_places_for() -> None:
+    """Whatever they ask for: Kubernetes lets no more in."""
+    there = hosts(2, cores=64, pods=110, others=room(1, 1, pods=10))
+    master = Part(role="master", each=room(1, 1, pods=1), count=1)
+    found = decide(there, a_job("many", 1, 10_000, each=room(pods=1), fixed=(master,)))
+    assert targets(found) == {"many": 199}
+    assert decide(hosts(1, pods=3), a_job("gang", 4, 4, each=room(pods=1))).waits[0].reason.code is Code.TOO_LARGE
+
+
+def test_pods_that_leave_free_their_places_when_they_are_gone() -> None:
+    leaving = (Leaving(room=room(pods=3), until=-100.0), Leaving(room=room(pods=2), until=20.0))
+    found = decide(a_host("h", 64, 64, pods=10, leaving=leaving), a_job("many", 1, 100, each=room(pods=1)))
+    assert targets(found) == {"many": 7}  # the three should be gone and are not
+
+
+def test_a_pod_that_asks_for_nothing_costs_something() -> None:
+    """Otherwise its job would always deserve the next place more than anybody else."""
+    jobs = [a_job("idle", 1, 1_000, each=room(pods=1)), a_job("busy", 1, 1_000, each=room(1, 1, pods=1))]
+    assert targets(decide(hosts(1, cores=100, pods=26), jobs)) == {"idle": 24, "busy": 2}  # 1 against 10 + 1 + 1
+    by_share = replace(UNTIL_FULL, scores=Scores(mode=ScoreMode.DOMINANT_SHARE))
+    assert targets(decide(hosts(1, cores=13, pods=26), jobs, settings=by_share)) == {"idle": 18, "busy": 8}
+
+
+def test_trainers_give_up_places_for_services_and_for_those_who_waited_long() -> None:
+    idle = running("idle", 10, each=room(pods=1))
+    for_service = decide(hosts(1, pods=10), idle, a_service("web", pods=1))
+    assert targets(for_service) == {"idle": 9}
+    assert [nomination.host for nomination in for_service.nominations] == ["host-0000"]
+    late = waiting("late", 2, 2, each=room(1, 1, pods=1), since=-5_000.0)
+    assert targets(decide(hosts(1, pods=10), idle, late)) == {"idle": 8, "late": 2}
+
+
+def test_who_waits_for_places_says_so() -> None:
+    full, late = running("full", 10, least=10, each=room(pods=1)), waiting("late", 3, 3, each=room(pods=1))
+    (wait,) = decide(hosts(1, pods=12), full, late).waits
+    assert wait.reason.text == "its gang of 3 Pods does not fit on the hosts; 32 cores, 256 GiB, 2 Pods are free in all"
+
+
+def test_a_quota_is_used_by_those_who_leave_until_they_are_gone() -> None:
+    """The job waits for them; it is not told that it could never start."""
+    job = waiting("next", 2, 4, each=room(1, 1, pods=1))
+    for quota in (Quota(cpu=4_000, leaving=room(3, 3, pods=3)), Quota(pods=4, leaving=room(pods=3))):
+        for name in ("cfs", "fulfillment"):
+            assert reason_of(decide(hosts(1, pods=9), job, {"team": quota}, name=name), "next") is Code.QUOTA
+        assert targets(decide(hosts(1, pods=9), job, {"team": replace(quota, leaving=room())})) == {"next": 4}
+
+
+def test_what_a_fairness_move_leaves_over_is_given_away_before_anybody_else_gives() -> None:
+    """A trainer with two devices goes, one with one device comes, and so can another."""
+    rich = [running(f"rich-{n}", 2, f"host-000{n}", v=1e7 - n, each=room(4, 1, 2)) for n in range(2)]
+    poor = running("poor", 1, "small", most=3, each=room(2, 1, 1))
+    found = decide(hosts(2, gpus=4), a_host("small", 32, 256, 1), rich, poor)
+    assert targets(found) == {"rich-0": 1, "poor": 3}
+
+
 def test_dominant_share_counts_the_scarcest_resource() -> None:
     """Row 6: by price a GPU is worth 50 cores; by share, half the GPUs are worth half the cores."""
     settings = replace(UNTIL_FULL, scores=Scores(mode=ScoreMode.DOMINANT_SHARE), cpu_per_gpu=1_000)

@@ -1,12 +1,13 @@
 """What holds of every round of `cfs` and `fulfillment`, whatever the cluster (§3.4 of the specification)."""
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.scheduler.clusters import worlds
+from tests.scheduler.clusters import mixed_worlds, worlds
 from tests.scheduler.reference import plan_plainly
 from tests.scheduler.world import World
 
@@ -15,7 +16,7 @@ from shoal.scheduler.columns import least_size, most_size
 from shoal.scheduler.decisions import Action, Code, Decisions
 from shoal.scheduler.keys import cfs_keys, fulfillment_keys
 from shoal.scheduler.policies import policy
-from shoal.scheduler.rows import Job, Room
+from shoal.scheduler.rows import Job, JobKey, Room
 from shoal.scheduler.snapshot import Snapshot
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -38,7 +39,7 @@ def check_everything(world: World, name: str) -> None:
     check_hosts(before, decisions, world)
     check_services_come_first(world, decisions)
     check_reasons(before, decisions)
-    check_scarcity(before, decisions)
+    check_scarcity(world, decisions)
     check_queue(before, decisions)
     world.carry_out(decisions)
     check_room(world)
@@ -115,14 +116,93 @@ def check_reasons(before: dict, decisions: Decisions) -> None:
         assert change.mandatory is (not is_voluntary and change.action in (Action.SHRINK, Action.SUSPEND))
 
 
-def check_scarcity(before: dict, decisions: Decisions) -> None:
-    """Whoever gives room to a job has something of what that job asks for."""
-    asks = {str(key): job for key, job in before.items()}
+def check_scarcity(world: World, decisions: Decisions) -> None:
+    """Whoever gives way holds something that is scarce where it gives: more of it comes to that host than was free
+    there, or more comes to the cluster than may be in use."""
+    if any(wait.reason.code is Code.RESERVED for wait in decisions.waits):
+        return  # room that is kept is free, and yet nobody may have it
+    coming, going = arrivals(world, decisions), departures(world, decisions)
+    scarce_everywhere = scarce_in_cluster(world, coming)
     for change in decisions.changes:
-        if change.reason.code in (Code.MAKE_ROOM, Code.FAIRNESS) and change.beneficiary in asks:
-            gives, gets = before[change.key], asks[change.beneficiary]
-            wanted = [gets.each, *(part.each for part in gets.fixed), *([gets.servers.each] if gets.servers else [])]
-            assert any(a and b for pod in wanted for a, b in zip(gives.each, pod, strict=True))
+        job = world.jobs[change.key]
+        if change.reason.code is Code.PRESSURE:
+            assert any(held and f"of {kind} " in change.reason.text for kind, held in job.each._asdict().items())
+        if change.reason.code not in (Code.MAKE_ROOM, Code.FAIRNESS, Code.SERVICE):
+            continue
+        held = {kind for kind, amount in job.each._asdict().items() if amount}
+        if change.action is Action.SUSPEND:
+            held |= {
+                kind for room in world.has[change.key].fixed.values() for kind in Room._fields if getattr(room, kind)
+            }
+        helps = [
+            bool(held & (scarce_everywhere | scarce_on(world, name, coming, going)))
+            for name in going[change.key]
+            if world.hosts[name].open
+        ]
+        is_one_by_one = job.unit == 1 and change.action is Action.SHRINK
+        assert all(helps) if is_one_by_one else any(helps) or not helps, change
+
+
+Pods = dict[str, list[tuple[Room, int]]]
+"""By host: Pods and how many of them."""
+
+
+def arrivals(world: World, decisions: Decisions) -> Pods:
+    """All that a round sends to hosts."""
+    found: Pods = {name: [] for name in world.hosts}
+    for change in decisions.changes:
+        job = world.jobs[change.key]
+        sizes = {part.role: part.each for part in job.fixed}
+        if job.servers is not None:
+            sizes["pserver"] = job.servers.each
+        for role, places in {"": change.hosts, **change.fixed_hosts}.items():
+            for name, count in places.items():
+                found[name].append((sizes[role] if role else job.each, count))
+    services = {(pod.namespace, pod.name): pod.each for pod in world.services}
+    for nomination in decisions.nominations:
+        if nomination.host is not None:
+            found[nomination.host].append((services[nomination.namespace, nomination.name], 1))
+    return found
+
+
+def departures(world: World, decisions: Decisions) -> dict[JobKey, dict[str, Room]]:
+    """What each job gives up, by host."""
+    found: dict[JobKey, dict[str, Room]] = {}
+    for change in decisions.changes:
+        job, has = world.jobs[change.key], world.has[change.key]
+        gone = has.trainers if change.action is Action.SUSPEND else change.victims
+        found[change.key] = {name: Room().plus(job.each, count) for name, count in gone.items() if count}
+        for name, fixed in has.fixed.items() if change.action is Action.SUSPEND else ():
+            found[change.key][name] = found[change.key].get(name, Room()).plus(fixed)
+    return found
+
+
+def total(pods: Iterable[tuple[Room, int]]) -> Room:
+    room = Room()
+    for each, count in pods:
+        room = room.plus(each, count)
+    return room
+
+
+def scarce_on(world: World, name: str, coming: Pods, going: dict[JobKey, dict[str, Room]]) -> set[str]:
+    """Of what more comes to the host than was free there. Pods without devices leave cores for free devices."""
+    free, wanted = world.free(name, with_leaving=False), total(coming[name])
+    if world.hosts[name].capacity.gpu and any(not each.gpu for each, _ in coming[name]):
+        devices = free.gpu + sum(gives[name].gpu for gives in going.values() if name in gives)
+        wanted = wanted.plus(Room(cpu=world.settings.cpu_per_gpu * devices))
+    return {kind for kind in Room._fields if getattr(wanted, kind) > getattr(free, kind)}
+
+
+def scarce_in_cluster(world: World, coming: Pods) -> set[str]:
+    """Of what there would be more in use than jobs may grow to."""
+    capacity, used = Room(), Room()
+    for host in world.hosts.values():
+        if host.open:
+            capacity = capacity.plus(host.capacity)
+            used = used.plus(host.capacity.minus(world.free(host.name, with_leaving=False)))
+    used = used.plus(total(pods for there in coming.values() for pods in there))
+    most = limits(capacity, world.now, world.settings).grow
+    return {kind for kind in Room._fields if getattr(used, kind) > getattr(most, kind)}
 
 
 def check_queue(before: dict, decisions: Decisions) -> None:
@@ -184,6 +264,12 @@ def fits(each: Room, free: Room, has_gpus: bool, world: World) -> bool:
 @given(world=small)
 def test_a_round_keeps_all_promises_in_a_small_cluster(world: World, name: str) -> None:
     check_everything(world, name)
+
+
+@settings(max_examples=60, suppress_health_check=SLOW)
+@given(world=mixed_worlds())
+def test_nobody_gives_way_who_has_nothing_of_what_is_scarce(world: World) -> None:
+    check_scarcity(world, decide(world))
 
 
 @settings(max_examples=20, suppress_health_check=SLOW)

@@ -98,6 +98,13 @@ def test_fixed_pods_and_servers_are_part_of_the_gang() -> None:
     assert waits(fifo.plan(Snapshot.of(hosts(1, cores=14), [job]), 0.0, SETTINGS)) == [("a", 1, Code.TOO_LARGE)]
 
 
+def test_hosts_have_places_for_so_many_pods() -> None:
+    there = [a_host("a", pods=3, others=room(pods=1)), a_host("b", pods=2)]
+    job = a_job("a", 1, 9, each=room(pods=1), size=4)
+    assert placed(static.plan(Snapshot.of(there, [job]), 0.0, SETTINGS)) == {"a": {"a": 2, "b": 2}}
+    assert waits(static.plan(Snapshot.of(there, [replace(job, size=5)]), 0.0, SETTINGS)) == [("a", 1, Code.NO_ROOM)]
+
+
 def test_static_without_gangs_starts_everybody_and_lets_pods_wait() -> None:
     snapshot = Snapshot.of(gpu_hosts(1), [gpu_job("a", 3, 1), gpu_job("b", 3, 2)])
     found = static.plan(snapshot, 0.0, replace(SETTINGS, gang=False))

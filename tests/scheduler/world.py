@@ -19,16 +19,16 @@ from shoal.scheduler.snapshot import Snapshot
 GIB = 2**30
 
 
-def a_host(name: str, cores: float = 32, gib: float = 256, gpus: int = 0, **more: object) -> Host:
-    return Host(name=name, capacity=room(cores, gib, gpus), **more)  # type: ignore[arg-type]
+def a_host(name: str, cores: float = 32, gib: float = 256, gpus: int = 0, pods: int = 0, **more: object) -> Host:
+    return Host(name=name, capacity=room(cores, gib, gpus, pods), **more)  # type: ignore[arg-type]
 
 
 def hosts(count: int, cores: float = 32, gib: float = 256, gpus: int = 0, **more: object) -> list[Host]:
     return [a_host(f"host-{number:04}", cores, gib, gpus, **more) for number in range(count)]
 
 
-def room(cores: float = 0, gib: float = 0, gpus: int = 0) -> Room:
-    return Room(int(cores * 1_000), int(gib * GIB), gpus)
+def room(cores: float = 0, gib: float = 0, gpus: int = 0, pods: int = 0) -> Room:
+    return Room(int(cores * 1_000), int(gib * GIB), gpus, pods)
 
 
 def a_job(
@@ -38,8 +38,8 @@ def a_job(
     return Job(key=JobKey(namespace, name), min=least, max=most, each=each or room(1, 1), **more)  # type: ignore[arg-type]
 
 
-def a_service(name: str, cores: float = 1, gib: float = 1, gpus: int = 0, **more: object) -> ServicePod:
-    return ServicePod(namespace="web", name=name, each=room(cores, gib, gpus), **more)  # type: ignore[arg-type]
+def a_service(name: str, cores: float = 1, gib: float = 1, gpus: int = 0, pods: int = 0, **more: object) -> ServicePod:
+    return ServicePod(namespace="web", name=name, each=room(cores, gib, gpus, pods), **more)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -67,7 +67,10 @@ class World:
     capacity: Room = Room()  # noqa: RUF009
 
     def __repr__(self) -> str:
-        return f"World(hosts={list(self.hosts.values())}, jobs={self.rows()}, services={self.services}, now={self.now})"
+        whole = (
+            f"World(hosts={list(self.hosts.values())}, jobs={self.rows()}, services={self.services}, now={self.now})"
+        )
+        return whole[:50_000]  # more is refused where warnings are errors, and would hide what failed
 
     @classmethod
     def of(cls, hosts: Iterable[Host], jobs: Iterable[Job], **more: object) -> "World":

@@ -176,18 +176,23 @@ def why(
 
 @app.command()
 def queue(
-    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json|yaml", help="The format.")] = "table",
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="table|wide|json|yaml", help="The format.")
+    ] = "table",
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Print it again whenever it changes, until interrupted.")
+    ] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = None,
     all_namespaces: AllNamespaces = False,
 ) -> None:
     """List a cluster's jobs that wait: their places, and what they wait for."""
-    _check_output(output, ("table", "json", "yaml"))
+    _check_output(output, ("table", "wide", "json", "yaml"))
     where = Where(kubeconfig=kubeconfig, context=context, namespace=namespace, all_namespaces=all_namespaces)
     from shoal.cli import kube_jobs, kube_queue
 
-    kube_jobs.run(where, dict(os.environ), kube_queue.queue(output=output))
+    kube_jobs.run(where, dict(os.environ), kube_queue.queue(output=output, watch=watch))
 
 
 @app.command()

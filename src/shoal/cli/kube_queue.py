@@ -1,7 +1,8 @@
 """`shoal queue` and `shoal whatif`: who waits for what, and what a job would have to wait for. Both only read."""
 
+import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,17 +11,21 @@ from typing import Any
 import msgspec
 
 from shoal.api.scheduling import SchedulingStatus
-from shoal.cli.jobs import print_rows, print_value
+from shoal.cli.jobs import print_rows, print_value, table
 from shoal.cli.kube_documents import read_documents
 from shoal.cli.kube_jobs import Cluster, Json
 from shoal.cli.text import age, clean
 from shoal.core.errors import BadInput
 from shoal.core.hosts import PodUse
 from shoal.platforms.kubernetes.errors import ApiError, NotFound
+from shoal.platforms.kubernetes.informer import Informer
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import CONFIG_MAPS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Kind
 
 TITLES = ("PLACE", "NAMESPACE", "JOB", "KIND", "PRIORITY", "ASKED", "WAITS FOR", "SINCE", "WHY")
+WIDE = ("AGE", "ATTAINED")
+SETTLE_SECONDS = 0.2
+"""What changes together is shown together."""
 JOB_KINDS: dict[str, Kind[Json]] = {kind.kind: kind for kind in (ELASTIC_JOBS, TRAINING_JOBS)}
 
 
@@ -40,27 +45,66 @@ class Installation:
 # queue -----------------------------------------------------------------------------------------------------------
 
 
-def queue(*, output: str) -> Callable[[Cluster], Awaitable[None]]:
+Line = dict[str, Any]
+"""A job that waits."""
+
+
+def queue(*, output: str, watch: bool = False) -> Callable[[Cluster], Awaitable[None]]:
     async def do(cluster: Cluster) -> None:
-        found = []
-        for kind in JOB_KINDS.values():
-            found += [(kind.kind, each) for each in await _listed(cluster, kind)]
-        waiting = [line for kind, raw in found if (line := waits(kind, raw)) is not None]
-        waiting.sort(key=lambda line: (line["place"], line["since"] or "", line["namespace"], line["job"]))
-        if output in ("json", "yaml"):
-            print_value(waiting, output)
+        if watch:
+            await _follow(cluster, output)
             return
-        now = datetime.now(UTC)
-        rows = [tuple(clean(cell) for cell in _row(line, now)) for line in waiting]
-        if rows:
-            print_rows([TITLES, *rows])
-        else:
-            print("nobody waits")
+        _show(_in_order([(kind, await _listed(cluster, kind)) for kind in JOB_KINDS.values()]), output)
 
     return do
 
 
-def waits(kind: str, raw: Json) -> dict[str, Any] | None:
+async def _follow(cluster: Cluster, output: str) -> None:
+    """The queue, and again whenever it has changed, until interrupted."""
+    kinds = [kind for kind in JOB_KINDS.values() if await _is_served(cluster, kind)]
+    informers = [Informer(cluster.client, kind, namespace=cluster.scope) for kind in kinds]
+    changed = asyncio.Event()
+    shown: list[Line] | None = None
+    async with asyncio.TaskGroup() as tasks:
+        for informer in informers:
+            informer.on_change(lambda _: changed.set())
+            tasks.create_task(informer.run())
+        for informer in informers:
+            await informer.synced()
+        while True:
+            changed.clear()
+            lines = _in_order([(informer.kind, informer.all()) for informer in informers])
+            if lines != shown:
+                if shown is not None:
+                    print("---" if output == "yaml" else "")
+                _show(lines, output)
+                sys.stdout.flush()
+                shown = lines
+            await changed.wait()
+            await asyncio.sleep(SETTLE_SECONDS)
+
+
+def _in_order(found: Iterable[tuple[Kind[Json], Sequence[Json]]]) -> list[Line]:
+    lines = [line for kind, jobs in found for raw in jobs if (line := waits(kind.kind, raw)) is not None]
+    return sorted(lines, key=lambda line: (line["place"], line["since"] or "", line["namespace"], line["job"]))
+
+
+def _show(lines: Sequence[Line], output: str) -> None:
+    if output in ("json", "yaml"):
+        print_value(lines, output)
+        return
+    if not lines:
+        print("nobody waits")
+        return
+    now, wide = datetime.now(UTC), output == "wide"
+    rows = [tuple(clean(cell) for cell in _row(line, now, wide=wide)) for line in lines]
+    if wide:
+        print("\n".join(table([(*TITLES[:-1], *WIDE, TITLES[-1]), *rows], width=None)))
+    else:
+        print_rows([TITLES, *rows])
+
+
+def waits(kind: str, raw: Json) -> Line | None:
     """A job's line in the queue; None: it does not wait."""
     status = raw.get("status")
     written = status.get("scheduling") if isinstance(status, dict) else None
@@ -80,6 +124,8 @@ def waits(kind: str, raw: Json) -> dict[str, Any] | None:
         "asked": _asked(kind, raw),
         "waitsFor": told.code or "",
         "since": None if told.waiting_since is None else told.waiting_since.isoformat(),
+        "created": meta.get("creationTimestamp"),
+        "attained": told.v,
         "why": told.reason or "",
     }
 
@@ -93,16 +139,30 @@ def _asked(kind: str, raw: Json) -> str:
     return str(next((role.get("asked", "") for role in roles if role.get("role") == "worker"), ""))
 
 
-def _row(line: dict[str, Any], now: datetime) -> tuple[str, ...]:
-    since = "" if line["since"] is None else age(now - datetime.fromisoformat(line["since"]))
-    cells = (line[name] for name in ("place", "namespace", "job", "kind", "priority", "asked", "waitsFor"))
-    return (*(str(cell) for cell in cells), since, line["why"])
+def _row(line: Line, now: datetime, *, wide: bool) -> tuple[str, ...]:
+    cells = [str(line[name]) for name in ("place", "namespace", "job", "kind", "priority", "asked", "waitsFor")]
+    cells.append(_ago(line["since"], now))
+    if wide:
+        cells += [_ago(line["created"], now), "" if line["attained"] is None else f"{float(line['attained']):.4g}"]
+    return (*cells, line["why"])
+
+
+def _ago(moment: str | None, now: datetime) -> str:
+    return "" if moment is None else age(now - datetime.fromisoformat(moment))
 
 
 async def _listed(cluster: Cluster, kind: Kind[Any]) -> list[Any]:
     with suppress(NotFound):  # an installation without that kind
         return list((await cluster.client.list(kind, namespace=cluster.scope)).items)
     return []
+
+
+async def _is_served(cluster: Cluster, kind: Kind[Any]) -> bool:
+    try:
+        await cluster.client.list(kind, namespace=cluster.scope)
+    except NotFound:
+        return False
+    return True
 
 
 # whatif ----------------------------------------------------------------------------------------------------------

@@ -20,9 +20,11 @@ class Amounts(NamedTuple):
     """Bytes."""
     gpu: int = 0
     """Devices."""
+    pods: int = 0
+    """Places for Pods: a Pod takes one."""
 
 
-MOST = Amounts(cpu=2**48, memory=2**48, gpu=2**24)
+MOST = Amounts(cpu=2**48, memory=2**48, gpu=2**24, pods=2**24)
 """No Pod and no host counts for more: far above any that exists, and little enough that the sums over thousands of them
 stay within 64 bits."""
 

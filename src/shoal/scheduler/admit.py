@@ -303,7 +303,8 @@ def _keep_room(plan: Round, job: int, parts: list[Part]) -> bool:
     view = plan.view
     free, bare = list(view.live()), [column.copy() for column in view.bare]
     inside = view.in_pools(plan.rows[job].pools)
-    prices = [plan.settings.scores.core / 1_000, plan.settings.scores.gibibyte / 2**30, plan.settings.scores.gpu]
+    scores = plan.settings.scores
+    prices = [scores.core / 1_000, scores.gibibyte / 2**30, scores.gpu, scores.pod]
     kept: list[tuple[Part, int]] = []
     for part in parts:
         for _ in range(part.count):

@@ -16,6 +16,8 @@ HOUR = 3_600
 HOURS = 24
 ALL = 2**62
 """No limit."""
+COUNTED = ("cpu", "memory", "gpu")
+"""What there are limits of. Places for Pods may all be used, and quotas count Pods by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +29,9 @@ class Limits:
 
 
 def limits(capacity: Room, now: Seconds, settings: SchedulerSettings) -> Limits:
-    loads = (settings.cpu, settings.memory, settings.gpu)
-    grow = Room(*(int(whole * load.grow) for whole, load in zip(capacity, loads, strict=True)))
-    reclaim = Room(*(int(whole * load.reclaim) for whole, load in zip(capacity, loads, strict=True)))
+    loads = {kind: (getattr(capacity, kind), getattr(settings, kind)) for kind in COUNTED}
+    grow = Room(**{kind: int(whole * load.grow) for kind, (whole, load) in loads.items()}, pods=ALL)
+    reclaim = Room(**{kind: int(whole * load.reclaim) for kind, (whole, load) in loads.items()}, pods=ALL)
     return Limits(grow=grow.minus(headroom(now, settings)), reclaim=reclaim)
 
 
@@ -56,7 +58,8 @@ class Quotas:
     def __init__(self, snapshot: Snapshot) -> None:
         self._quotas = snapshot.quotas
         self._used: dict[str, tuple[Room, int]] = {
-            namespace: (quota.used_by_others, quota.pods_of_others) for namespace, quota in snapshot.quotas.items()
+            namespace: (quota.used_by_others.plus(quota.leaving), quota.pods_of_others + quota.leaving.pods)
+            for namespace, quota in snapshot.quotas.items()
         }
         if not self._quotas:
             return
@@ -118,8 +121,9 @@ def _above(quota: Quota, used: Room, pods: int, more: Room, more_pods: int) -> t
     """Of which kinds more is used than the quota allows; kinds that are not asked for do not matter."""
     found = [
         kind
-        for kind, have, asked in zip(Room._fields, used, more, strict=True)
-        if asked > 0 and have > (ALL if getattr(quota, kind) is None else getattr(quota, kind))
+        for kind in COUNTED
+        if getattr(more, kind) > 0
+        and getattr(used, kind) > (ALL if getattr(quota, kind) is None else getattr(quota, kind))
     ]
     if more_pods > 0 and quota.pods is not None and pods > quota.pods:
         found.append("pods")

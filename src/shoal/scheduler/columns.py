@@ -30,7 +30,7 @@ JOB = np.dtype(
     [
         ("target", "i8"), ("least", "i8"), ("most", "i8"), ("unit", "i8"), ("min", "i8"), ("max", "i8"),
         ("placed", "i8"), ("pending", "i8"), ("misses_fixed", "?"),
-        ("cpu", "i8"), ("memory", "i8"), ("gpu", "i8"),
+        ("cpu", "i8"), ("memory", "i8"), ("gpu", "i8"), ("pods", "i8"),
         ("fixed_cpu", "i8"), ("fixed_memory", "i8"), ("fixed_gpu", "i8"), ("fixed_pods", "i8"), ("has_servers", "?"),
         ("shape", "i8"), ("namespace", "i8"), ("priority", "i8"), ("created", "f8"),
         ("is_known", "?"), ("v", "f8"), ("at", "f8"), ("rate", "f8"),
@@ -40,9 +40,9 @@ JOB = np.dtype(
 
 HOST = np.dtype(
     [
-        ("cpu", "i8"), ("memory", "i8"), ("gpu", "i8"),
-        ("others_cpu", "i8"), ("others_memory", "i8"), ("others_gpu", "i8"),
-        ("taken_cpu", "i8"), ("taken_memory", "i8"), ("taken_gpu", "i8"),
+        ("cpu", "i8"), ("memory", "i8"), ("gpu", "i8"), ("pods", "i8"),
+        ("others_cpu", "i8"), ("others_memory", "i8"), ("others_gpu", "i8"), ("others_pods", "i8"),
+        ("taken_cpu", "i8"), ("taken_memory", "i8"), ("taken_gpu", "i8"), ("taken_pods", "i8"),
         ("open", "?"), ("leaving", "?"), ("pool", "i8"),
     ]
 )  # fmt: skip
@@ -105,20 +105,19 @@ def most_size(job: Job) -> int:
 
 
 def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
-    cpu, memory, gpu, pods = 0, 0, 0, 0
+    fixed = NOTHING
     servers = job.servers
     parts = [(part.each, part.count) for part in job.fixed]
     if servers is not None and servers.is_fixed:
         parts.append((servers.each, servers.max))
     for each, number in parts:
-        cpu, memory, gpu = cpu + each.cpu * number, memory + each.memory * number, gpu + each.gpu * number
-        pods += number
+        fixed = fixed.plus(each, number)
     attained = job.attained
     return (
         job.target, least_size(job), most_size(job), job.unit, job.min, job.max,
         sum(job.placed.values()), job.pending, bool(job.fixed_pending),
         *job.each,
-        cpu, memory, gpu, pods, servers is not None and not servers.is_fixed,
+        *fixed, servers is not None and not servers.is_fixed,
         vocabulary.shapes.number(Shape(job.each, job.pools)), vocabulary.namespaces.number(job.key.namespace),
         _NUMBER[job.priority], job.created,
         *((False, 0.0, 0.0, 0.0) if attained is None else (True, attained.v, attained.at, attained.rate)),

@@ -5,7 +5,8 @@ was taken. It is made only if the giver still has the larger key afterwards: no 
 so no two jobs hand a trainer back and forth. Jobs in their freezing window neither give nor take.
 
 The moves of a round are limited. Jobs whose trainers are alike go first, each to where it should end (`even`), so that
-it is resized once and not in every round; then any two jobs are compared.
+it is resized once and not in every round; then any two jobs are compared. What a move leaves over, because the trainer
+that went was larger than the one that came, is given away before anybody else has to give.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from shoal.scheduler.budgets import allows, difference
 from shoal.scheduler.decisions import Code, Reason
 from shoal.scheduler.even import Alike
-from shoal.scheduler.fill import place_step, record_step
+from shoal.scheduler.fill import grow, place_step, record_step
 from shoal.scheduler.planning import Round
 from shoal.scheduler.rows import NOTHING
 from shoal.scheduler.units import Order
@@ -87,7 +88,9 @@ def _serve(plan: Round, taker: int, gets: int, givers: list[int], keeps: Mapping
     made = 0
     while made < most and givers and plan.higher(taker) <= gets:
         giver = givers[0]
-        if plan.lower(giver) < keeps[giver] or plan.n[giver] <= plan.least[giver]:
+        if grow(plan, taker):  # an earlier move has left more than its taker needed: nobody has to give
+            made += 1
+        elif plan.lower(giver) < keeps[giver] or plan.n[giver] <= plan.least[giver]:
             givers.pop(0)
         elif not _keeps_order(plan, giver, taker) or not _move(plan, giver, taker):
             break
@@ -137,6 +140,9 @@ def _move_one(plan: Round, takers: Order[int], givers: Order[int], hopeless: set
         kind = (int(plan.columns.jobs["shape"][taker]), plan.rows[taker].key.namespace)
         if kind in hopeless or plan.higher(taker) > plan.most[taker]:
             continue
+        if grow(plan, taker):  # into what an earlier move has left over
+            _update(plan, takers, givers, None, taker)
+            return True
         for giver in reversed(givers):
             if plan.key(giver) <= wanted:
                 break
@@ -155,14 +161,15 @@ def _are_alike(plan: Round, one: int, other: int) -> bool:
     return bool(shape[one] == shape[other]) and _can_trade(plan, one) and _can_trade(plan, other)
 
 
-def _update(plan: Round, takers: Order[int], givers: Order[int], giver: int, taker: int) -> None:
+def _update(plan: Round, takers: Order[int], givers: Order[int], giver: int | None, taker: int) -> None:
     """Who gave gives again but takes no more in this round, and the other way round."""
-    takers.drop(giver)
     givers.drop(taker)
-    if plan.n[giver] > plan.least[giver]:
-        givers.put(giver, (plan.key(giver), plan.keys.rank[giver]))
-    else:
-        givers.drop(giver)
+    if giver is not None:
+        takers.drop(giver)
+        if plan.n[giver] > plan.least[giver]:
+            givers.put(giver, (plan.key(giver), plan.keys.rank[giver]))
+        else:
+            givers.drop(giver)
     if plan.higher(taker) <= plan.most[taker]:
         takers.put(taker, (plan.keys.key(taker, plan.higher(taker)), plan.keys.rank[taker]))
     else:

@@ -89,15 +89,16 @@ class Giving:
     def give(self, jobs: list[int]) -> None:
         """A step to each of these, in this order, as far as there is room."""
         plan, view, of, given = self._plan, self._plan.view, self._of, self._given
-        first_fit, free_cpu, free_memory, free_gpu = view.first_fit, view.free_cpu, view.free_memory, view.free_gpu
-        start = left_cpu, left_memory, left_gpu = self._left()
+        first_fit, free_cpu, free_memory = view.first_fit, view.free_cpu, view.free_memory
+        free_gpu, free_pods = view.free_gpu, view.free_pods
+        start = left_cpu, left_memory, left_gpu, left_pods = self._left()
         for job in jobs:
             hosts = of[job]
             if hosts is None:
                 if job not in self._out:
-                    view.use(start.minus(Room(left_cpu, left_memory, left_gpu)), 1)
+                    view.use(start.minus(Room(left_cpu, left_memory, left_gpu, left_pods)), 1)
                     self._give_alone(job)
-                    start = left_cpu, left_memory, left_gpu = self._left()
+                    start = left_cpu, left_memory, left_gpu, left_pods = self._left()
                 continue
             if hosts.is_over:
                 continue
@@ -111,10 +112,12 @@ class Giving:
             free_cpu[position] -= search.cpu
             free_memory[position] -= search.memory
             free_gpu[position] -= search.gpu
-            left_cpu, left_memory, left_gpu = left_cpu - search.cpu, left_memory - search.memory, left_gpu - search.gpu
+            free_pods[position] -= search.pods
+            left_cpu, left_memory = left_cpu - search.cpu, left_memory - search.memory
+            left_gpu, left_pods = left_gpu - search.gpu, left_pods - search.pods
             hosts.positions.append(position)
             given[job] = given.get(job, 0) + 1
-        view.use(start.minus(Room(left_cpu, left_memory, left_gpu)), 1)
+        view.use(start.minus(Room(left_cpu, left_memory, left_gpu, left_pods)), 1)
 
     def _give_alone(self, job: int) -> None:
         self._plan.steps += 1

@@ -71,7 +71,11 @@ def cfs_keys(
 
     def bend(job: int) -> Callable[[int], float]:
         row, start, factor = rows[job], float(owed[job]), float(per_cost[job])
-        return lambda n: start + factor * score(footprint(row, n), capacity, settings)
+        if settings.scores.mode is ScoreMode.DOMINANT_SHARE or row.servers is None:
+            return lambda n: start + factor * score(footprint(row, n), capacity, settings)
+        servers, server = row.servers, score(row.servers.each, capacity, settings)
+        at_rest, trainer = float(fixed[job]), float(each[job])
+        return lambda n: start + factor * (at_rest + trainer * n + server * servers.beside(n))
 
     return _finish(jobs, base, slope, np.zeros(len(jobs), np.int64), {job: bend(job) for job in bent},
                    cfs_rank(jobs, weight), None, owed, min_v, weight)  # fmt: skip
@@ -142,10 +146,14 @@ def _ranks(*least_first: Ints | Floats | Bools) -> list[int]:
 def _prices(jobs: Records, settings: SchedulerSettings) -> tuple[Floats, Floats]:
     """What one trainer costs, and all fixed Pods together, by the weights of resources."""
     prices = settings.scores
-    gpu, core, gibibyte = float(prices.gpu), float(prices.core), float(prices.gibibyte)
-    each: Floats = jobs["gpu"] * gpu + jobs["cpu"] * core / 1_000 + jobs["memory"] * gibibyte / GIBIBYTE
-    fixed: Floats = jobs["fixed_gpu"] * gpu + jobs["fixed_cpu"] * core / 1_000
-    return each, fixed + jobs["fixed_memory"] * gibibyte / GIBIBYTE
+    gpu, core, gibibyte, pod = float(prices.gpu), float(prices.core), float(prices.gibibyte), float(prices.pod)
+
+    def price(of: str) -> Floats:
+        devices, cores = jobs[f"{of}gpu"] * gpu, jobs[f"{of}cpu"] * core / 1_000
+        found: Floats = devices + cores + jobs[f"{of}memory"] * gibibyte / GIBIBYTE + jobs[f"{of}pods"] * pod
+        return found
+
+    return price(""), price("fixed_")
 
 
 def _bent_jobs(jobs: Records, settings: SchedulerSettings) -> list[int]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.scheduler.budgets import COUNTED
 from shoal.scheduler.columns import Shape
 from shoal.scheduler.decisions import Code, Reason
 from shoal.scheduler.planning import Draft, Round
@@ -237,8 +238,8 @@ def _take_back(plan: Round, job: int, unplaced: int) -> None:
 
 def relieve_pressure(plan: Round) -> None:
     """Surplus goes while more is asked for than may be in use."""
-    for resource, most in zip(Room._fields, plan.limits.reclaim, strict=True):
-        relieve(plan, resource, most, Terms(), "the limit on what may be in use")
+    for resource in COUNTED:
+        relieve(plan, resource, getattr(plan.limits.reclaim, resource), Terms(), "the limit on what may be in use")
 
 
 def relieve(plan: Round, resource: str, most: int, terms: Terms, beneficiary: str) -> bool:

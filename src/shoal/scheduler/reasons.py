@@ -5,7 +5,7 @@ from shoal.scheduler.scores import GIBIBYTE
 
 
 def amount(room: Room) -> str:
-    """`2 GPUs, 4.5 cores, 16 GiB`; what is zero is left out."""
+    """`2 GPUs, 4.5 cores, 16 GiB, 3 Pods`; what is zero is left out."""
     told = []
     if room.gpu:
         told.append(f"{room.gpu} GPU{'s' if room.gpu != 1 else ''}")
@@ -13,6 +13,8 @@ def amount(room: Room) -> str:
         told.append(f"{room.cpu / 1_000:g} core{'s' if room.cpu != 1_000 else ''}")
     if room.memory:
         told.append(f"{room.memory / GIBIBYTE:.3g} GiB")
+    if room.pods > 1 or (room.pods and not told):  # of one Pod it goes without saying
+        told.append(count(room.pods, "Pod"))
     return ", ".join(told) or "nothing"
 
 

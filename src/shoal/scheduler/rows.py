@@ -1,7 +1,8 @@
 """The facts a policy looks at: one value for each host, job, waiting service Pod and quota.
 
-Amounts are whole numbers in the smallest unit that Kubernetes counts: thousandths of a core, bytes, devices. Times
-are seconds since any moment that is the same for all of them.
+Amounts are whole numbers in the smallest unit that Kubernetes counts: thousandths of a core, bytes, devices. A host has
+places for only so many Pods besides, and a Pod takes one of them whatever else it asks for. Times are seconds since
+any moment that is the same for all of them.
 
 A job has *trainers*, whose number the policy chooses between `min` and `max` (TrainingJob trainers, ElasticJob
 workers), and *fixed* Pods that come with it whatever its size (master, pservers at their least, chief). Its *gang* is
@@ -26,15 +27,21 @@ class Room(NamedTuple):
     """Bytes."""
     gpu: int = 0
     """Devices."""
+    pods: int = 0
+    """Places on a host. A Pod with 0 is not counted: simulated clusters have as many places as anybody likes."""
 
     def plus(self, other: "Room", times: int = 1) -> "Room":
-        return Room(self.cpu + other.cpu * times, self.memory + other.memory * times, self.gpu + other.gpu * times)
+        cpu, memory, gpu, pods = other
+        return Room(
+            self.cpu + cpu * times, self.memory + memory * times, self.gpu + gpu * times, self.pods + pods * times
+        )
 
     def minus(self, other: "Room", times: int = 1) -> "Room":
         return self.plus(other, -times)
 
     def holds(self, other: "Room") -> bool:
-        return self.cpu >= other.cpu and self.memory >= other.memory and self.gpu >= other.gpu
+        cpu, memory, gpu, pods = other
+        return self.cpu >= cpu and self.memory >= memory and self.gpu >= gpu and self.pods >= pods
 
 
 NOTHING = Room()
@@ -212,3 +219,5 @@ class Quota:
     used_by_others: Room = NOTHING
     """What Pods of the namespace have that no scheduled job owns, where the limit counts them too."""
     pods_of_others: int = 0
+    leaving: Room = NOTHING
+    """What Pods of jobs that take no part have until they are gone; it stops nobody for good."""

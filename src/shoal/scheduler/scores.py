@@ -13,7 +13,8 @@ def score(room: Room, capacity: Room, settings: SchedulerSettings) -> float:
     if settings.scores.mode is ScoreMode.DOMINANT_SHARE:
         return _WHOLE * max((mine / whole for mine, whole in zip(room, capacity, strict=True) if whole), default=0.0)
     prices = settings.scores
-    return room.gpu * prices.gpu + room.cpu * prices.core / 1_000 + room.memory * prices.gibibyte / GIBIBYTE
+    asked = room.gpu * prices.gpu + room.cpu * prices.core / 1_000 + room.memory * prices.gibibyte / GIBIBYTE
+    return asked + room.pods * prices.pod
 
 
 def footprint(job: Job, trainers: int) -> Room:

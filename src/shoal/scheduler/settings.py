@@ -31,6 +31,8 @@ class Scores:
     gpu: int = 500
     core: int = 10
     gibibyte: int = 1
+    pod: int = 1
+    """A place on a host: so even a Pod that asks for nothing costs something, or its job would always deserve more."""
     mode: ScoreMode = ScoreMode.PRICE
 
 

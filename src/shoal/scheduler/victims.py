@@ -93,10 +93,9 @@ def _one_victim(
 
 def _spare(plan: Round, search: Search, position: int, more: Room, alike: int) -> float:
     """What would be left over there when the Pod and those like it have come, as a score."""
-    each = Room(search.cpu, search.memory, search.gpu)
     free = plan.view.free(position).plus(more)
-    fit = min((has // wants for has, wants in zip(free, each, strict=True) if wants), default=1)
-    return score(free.minus(each, min(fit, alike + 1)), plan.view.capacity, plan.settings)
+    fit = min((has // wants for has, wants in zip(free, search.each, strict=True) if wants), default=1)
+    return score(free.minus(search.each, min(fit, alike + 1)), plan.view.capacity, plan.settings)
 
 
 def _several_victims(plan: Round, search: Search, terms: Terms) -> tuple[int, list[Taken]]:
@@ -151,5 +150,5 @@ def _helps(plan: Round, search: Search, position: int, each: Room, more: Room = 
     """Whether one of these frees something that is missing there."""
     free = plan.view.free(position).plus(more)
     cores = search.cpu + search.floor * max(0, free.gpu) if plan.view.has_gpu[position] else search.cpu
-    missing = (free.cpu < cores, free.memory < search.memory, free.gpu < search.gpu)
+    missing = (free.cpu < cores, free.memory < search.memory, free.gpu < search.gpu, free.pods < search.pods)
     return any(lacks and amount > 0 for lacks, amount in zip(missing, each, strict=True))

@@ -11,23 +11,26 @@ it goes on where it ended: a whole round looks at each host once for each shape,
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shoal.scheduler.columns import Bools, Columns, Ints, Shape
+from shoal.scheduler.columns import Bools, Columns, Ints, Records, Shape
 from shoal.scheduler.rows import Host, Room, Seconds
 
 NOWHERE = -1
+Table = tuple[Ints, Ints, Ints, Ints]
+"""A column for each part of a `Room`, with a line for each host."""
 
 
 class Search:
     """Where the search for room for one shape has come to. Of its candidates, none before the cursor fits."""
 
-    __slots__ = ("candidates", "cpu", "cursor", "floor", "gpu", "memory", "pools")
+    __slots__ = ("candidates", "cpu", "cursor", "each", "floor", "gpu", "memory", "pods", "pools")
 
     def __init__(self, shape: Shape, floor: int, candidates: list[int]) -> None:
-        self.cpu, self.memory, self.gpu = shape.each
+        self.each = shape.each
+        self.cpu, self.memory, self.gpu, self.pods = shape.each
         self.pools = shape.pools
         self.floor = floor
         """Thousandths of a core to leave for each free device of the host."""
@@ -58,6 +61,7 @@ class View:
         self.free_cpu: list[int] = free["cpu"][order].tolist()
         self.free_memory: list[int] = free["memory"][order].tolist()
         self.free_gpu: list[int] = free["gpu"][order].tolist()
+        self.free_pods: list[int] = free["pods"][order].tolist()
         self.has_gpu: list[bool] = has_gpu[order].tolist()
         self.coming: dict[int, Room] = {
             self.position[hosts[i].name]: room for i, room in coming.items() if hosts[i].open
@@ -65,17 +69,13 @@ class View:
         self.capacity = Room(*(int(records[r][order].sum()) for r in Room._fields))
         self._used: list[int] = [int((records[r] - free[r])[order].sum()) for r in Room._fields]
 
-        self._start: tuple[Ints, Ints, Ints] = (free["cpu"][order], free["memory"][order], free["gpu"][order])
+        self._start = _table(free, order)
         self._has_gpu: Bools = has_gpu[order]
         self._pool: Ints = records["pool"][order]
         self._pool_numbers = columns.vocabulary.pools
-        self.bare: tuple[Ints, Ints, Ints] = (bare["cpu"][order], bare["memory"][order], bare["gpu"][order])
+        self.bare = _table(bare, order)
         """What would be free without any training."""
-        self.capacities: tuple[Ints, Ints, Ints] = (
-            records["cpu"][order],
-            records["memory"][order],
-            records["gpu"][order],
-        )
+        self.capacities = _table(records, order)
         self._searches: dict[tuple[Shape, bool], Search] = {}
         self._changed_up: set[int] = set()
         """Where more is free than at the start."""
@@ -114,6 +114,8 @@ class View:
             return False
         if search.memory and self.free_memory[position] < search.memory:
             return False
+        if search.pods and self.free_pods[position] < search.pods:
+            return False
         if search.floor and search.cpu and gpu > 0 and self.has_gpu[position]:
             return cpu - search.cpu >= search.floor * gpu
         return True
@@ -139,6 +141,8 @@ class View:
             most = min(most, cpu // search.cpu)
         if search.memory:
             most = min(most, self.free_memory[position] // search.memory)
+        if search.pods:
+            most = min(most, self.free_pods[position] // search.pods)
         return most
 
     @property
@@ -147,7 +151,8 @@ class View:
         return Room(*self._used)
 
     def free(self, position: int) -> Room:
-        return Room(self.free_cpu[position], self.free_memory[position], self.free_gpu[position])
+        at = position
+        return Room(self.free_cpu[at], self.free_memory[at], self.free_gpu[at], self.free_pods[at])
 
     def is_in(self, pools: frozenset[str] | None, position: int) -> bool:
         return pools is None or self._pool_numbers.values[int(self._pool[position])] in pools
@@ -166,9 +171,9 @@ class View:
         """What would be free there without any training."""
         return Room(*(int(column[position]) for column in self.bare))
 
-    def live(self) -> tuple[Ints, Ints, Ints]:
+    def live(self) -> Table:
         """What is free now, in columns."""
-        return np.array(self.free_cpu), np.array(self.free_memory), np.array(self.free_gpu)
+        return np.array(self.free_cpu), np.array(self.free_memory), np.array(self.free_gpu), np.array(self.free_pods)
 
     # Planning --------------------------------------------------------------------------------------------
 
@@ -182,6 +187,7 @@ class View:
         used[0] += room.cpu * times
         used[1] += room.memory * times
         used[2] += room.gpu * times
+        used[3] += room.pods * times
 
     def give(self, position: int, room: Room, times: int = 1) -> None:
         self._add(position, room, times)
@@ -206,9 +212,11 @@ class View:
             column[position] -= amount
 
     def _add(self, position: int, room: Room, times: int) -> None:
-        self.free_cpu[position] += room.cpu * times
-        self.free_memory[position] += room.memory * times
-        self.free_gpu[position] += room.gpu * times
+        cpu, memory, gpu, pods = room
+        self.free_cpu[position] += cpu * times
+        self.free_memory[position] += memory * times
+        self.free_gpu[position] += gpu * times
+        self.free_pods[position] += pods * times
 
     def _look_again(self, search: Search, position: int) -> None:
         if not self.is_in(search.pools, position):
@@ -219,18 +227,22 @@ class View:
         search.cursor = min(search.cursor, at)
 
     def _fits_at_start(self, shape: Shape, floor: int) -> Bools:
-        cpu, _, gpu = self._start
+        cpu, _, gpu, _ = self._start
         fits = self._enough(self._start, shape)
         if floor and shape.each.cpu:
             fits &= ~self._has_gpu | (cpu - shape.each.cpu >= floor * np.maximum(gpu, 0))
         return fits
 
-    def _enough(self, free: tuple[Ints, Ints, Ints], shape: Shape) -> Bools:
+    def _enough(self, free: Table, shape: Shape) -> Bools:
         fits = self.in_pools(shape.pools)
         for column, amount in zip(free, shape.each, strict=True):
             if amount:
                 fits &= column >= amount
         return fits
+
+
+def _table(columns: Mapping[str, Ints] | Records, order: Ints) -> Table:
+    return columns["cpu"][order], columns["memory"][order], columns["gpu"][order], columns["pods"][order]
 
 
 def _leaving(host: Host, now: Seconds, patience: Seconds) -> tuple[Room, Room]:

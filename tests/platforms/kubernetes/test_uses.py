@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.hosts import Amounts, Demand, Placement, QuotaSeen, Taint, Toleration
+from shoal.core.hosts import MOST, Amounts, Demand, Placement, QuotaSeen, Taint, Toleration
 from shoal.platforms.kubernetes.objects import (
     Condition,
     Container,
@@ -35,7 +35,7 @@ def a_node(*, ready: str = "True", cordoned: bool = False, taints: tuple[ApiTain
         spec=NodeSpec(unschedulable=cordoned, taints=list(taints)),
         status=NodeStatus(
             capacity={"cpu": "64"},
-            allocatable={"cpu": "63500m", "memory": "64Gi", "nvidia.com/gpu": "8"},
+            allocatable={"cpu": "63500m", "memory": "64Gi", "nvidia.com/gpu": "8", "pods": "110"},
             conditions=[Condition(type="Ready", status=ready)],
         ),
     )
@@ -43,9 +43,14 @@ def a_node(*, ready: str = "True", cordoned: bool = False, taints: tuple[ApiTain
 
 def test_a_host_has_what_is_allocatable() -> None:
     seen = host_seen(a_node())
-    assert seen.capacity == Amounts(63_500, 64 * 2**30, 8)
+    assert seen.capacity == Amounts(63_500, 64 * 2**30, 8, pods=110)
     assert seen.is_open
     assert seen.labels == {"kind": "gpu"}
+
+
+def test_of_a_host_that_does_not_say_how_many_pods_it_takes_nothing_is_assumed() -> None:
+    node = Node(metadata=ObjectMeta(name="a"), status=NodeStatus(allocatable={"cpu": "1"}))
+    assert host_seen(node).capacity == Amounts(cpu=1_000, pods=MOST.pods)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +76,12 @@ def test_containers_are_summed_and_the_largest_init_container_counts() -> None:
         containers=[a_container({"cpu": "1"}, memory="1Gi"), a_container({"cpu": "500m"})],
         init_containers=[a_container({"cpu": "4"}), a_container({"memory": "2Gi"})],
     )
-    assert pod_amounts(spec) == Amounts(4_000, 2 * 2**30, 0)
+    assert pod_amounts(spec) == Amounts(4_000, 2 * 2**30, 0, pods=1)
 
 
 def test_a_limit_without_a_request_is_a_request() -> None:
     spec = PodSpec(containers=[a_container({"cpu": "1"}, cpu="8", **{"alpha.kubernetes.io/nvidia-gpu": "2"})])
-    assert pod_amounts(spec) == Amounts(1_000, 0, 2)
+    assert pod_amounts(spec) == Amounts(1_000, 0, 2, pods=1)
 
 
 @given(st.text(max_size=12))
@@ -124,9 +129,9 @@ def test_the_shape_of_a_manifest_is_that_of_its_pod_however_people_write_numbers
     resources = {"requests": {"cpu": 2, "memory": "1Gi"}, "limits": {"nvidia.com/gpu": 1}}
     manifest = {"spec": {"containers": [{"name": "main", "resources": resources}], "nodeSelector": {"a": "b"}}}
     found = shape(manifest)
-    assert found.amounts == Amounts(2_000, 2**30, 1)
+    assert found.amounts == Amounts(2_000, 2**30, 1, pods=1)
     assert found.placement == Placement(((Demand("a", "In", ("b",)),),))
-    assert shape({"spec": {"containers": [{"resources": None}], "affinity": None}}).amounts == Amounts()
+    assert shape({"spec": {"containers": [{"resources": None}], "affinity": None}}).amounts == Amounts(pods=1)
 
 
 def test_a_quota_about_pods_is_read_and_others_are_left_to_the_server() -> None:
@@ -151,7 +156,7 @@ def test_sidecars_and_overhead_are_counted_as_kubernetes_does() -> None:
             "overhead": {"cpu": "500m", "memory": "10Mi"},
         }
     }
-    assert shape(manifest).amounts == Amounts(5_000, 2**30 + 10 * 2**20, 0)
+    assert shape(manifest).amounts == Amounts(5_000, 2**30 + 10 * 2**20, 0, pods=1)
 
 
 @pytest.mark.parametrize(("reason", "memory"), [("Infeasible", 2), ("Deferred", 900)])

@@ -6,7 +6,7 @@ takes its room, until a time that can be guessed; a policy must neither give tha
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.core.hosts import Amounts, HostSeen, Placement, PodUse, QuotaSeen
@@ -16,7 +16,7 @@ from shoal.operator.scheduling.ledger import ANY_HOST, Ledger, Owner, room_of
 from shoal.scheduler.actuation import Standing, TrainerPod
 from shoal.scheduler.rows import NOTHING, Host, Job, Leaving, Part, Quota, Room, Seconds, ServicePod
 
-ENDLESS = Amounts(cpu=10**12, memory=2**60, gpu=10**9)
+ENDLESS = Amounts(cpu=10**12, memory=2**60, gpu=10**9, pods=10**9)
 """What the one host has that stands for all, where hosts may not be looked at."""
 
 
@@ -183,13 +183,7 @@ def host_rows(
 ) -> list[Host]:
     """The hosts with what is taken there by whom nobody decides for. `scheduled`: the jobs that take part;
     Pods of others are nobody's to move. `hosts` None: they may not be looked at, and one stands for all."""
-    extra: dict[str, Room] = {}
-    for namespace, job in ledger.jobs():
-        if (namespace, job) not in scheduled:
-            for pod in ledger.of(job, namespace):
-                if pod.host and not pod.is_over and pod.ends is None:
-                    host = ledger.host_of(pod)
-                    extra[host] = extra.get(host, NOTHING).plus(room_of(pod))
+    extra = _rooms((pod for pod in _nobodys(ledger, scheduled) if pod.ends is None), ledger)
     going: dict[str, list[Leaving]] = {}
     for view in views:
         for host, leaving in view.going:
@@ -209,6 +203,13 @@ def host_rows(
         )
         for host in hosts
     ]
+
+
+def _nobodys(ledger: Ledger, scheduled: frozenset[Owner]) -> Iterator[PodUse]:
+    """Pods that are there of jobs that take no part: suspended by their owners, over, or gone before their Pods."""
+    for namespace, job in ledger.jobs():
+        if (namespace, job) not in scheduled:
+            yield from (pod for pod in ledger.of(job, namespace) if not pod.is_over)
 
 
 def waiting_services(ledger: Ledger, floor: int) -> list[PodUse]:
@@ -231,10 +232,15 @@ def service_rows(pods: Iterable[PodUse], pools: Pools) -> list[ServicePod]:
     ]
 
 
-def quota_rows(quotas: Iterable[QuotaSeen], chosen: Mapping[str, Quota], ledger: Ledger) -> dict[str, Quota]:
-    """By namespace, the smaller of each limit: of Kubernetes' own quotas, which count every Pod there, and of the
-    settings', which count jobs."""
+def quota_rows(
+    quotas: Sequence[QuotaSeen], chosen: Mapping[str, Quota], ledger: Ledger, scheduled: frozenset[Owner]
+) -> dict[str, Quota]:
+    """By namespace, the smaller of each limit: of Kubernetes' own quotas, which count every Pod there until it is gone,
+    and of the settings', which count jobs. `scheduled`: the jobs that take part, which policies count themselves."""
     found = dict(chosen)
+    leaving: dict[str, Room] = {}
+    for pod in _nobodys(ledger, scheduled) if quotas else ():
+        leaving[pod.namespace] = leaving.get(pod.namespace, NOTHING).plus(room_of(pod))
     for seen in quotas:
         before = found.get(seen.namespace, Quota())
         used, pods = ledger.used(seen.namespace)
@@ -245,6 +251,7 @@ def quota_rows(quotas: Iterable[QuotaSeen], chosen: Mapping[str, Quota], ledger:
             pods=_least(before.pods, seen.pods),
             used_by_others=used,
             pods_of_others=pods,
+            leaving=leaving.get(seen.namespace, NOTHING),
         )
     return found
 

@@ -137,7 +137,7 @@ def _snapshot(
         host_rows(known.hosts, known.ledger, placed.values(), scheduled, pools),
         (view.row for view in placed.values()),
         service_rows(services, pools),
-        quota_rows(known.quotas, settings.quotas, known.ledger),
+        quota_rows(known.quotas, settings.quotas, known.ledger, scheduled),
         min_v,
     )
     return snapshot, placed

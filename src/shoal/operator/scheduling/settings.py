@@ -42,6 +42,7 @@ class ScoresText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: Annotated[int | None, Field("A device.")] = None
     core: Annotated[int | None, Field("A core.")] = None
     gibibyte: Annotated[int | None, Field("A GiB of memory.")] = None
+    pod: Annotated[int | None, Field("A place for a Pod.")] = None
     mode: Annotated[ScoreMode | None, Field("`price` (these weights) or `dominant-share`.")] = None
 
 
@@ -207,9 +208,10 @@ def _settings(text: SettingsText, policies: frozenset[str]) -> SchedulerSettings
 def _scores(base: Scores, text: ScoresText) -> Scores:
     given = {name: value for name in ScoresText.__struct_fields__ if (value := getattr(text, name)) is not None}
     scores = replace(base, **given)
-    if min(scores.gpu, scores.core, scores.gibibyte) < 0 or not (scores.gpu or scores.core or scores.gibibyte):
+    prices = (scores.gpu, scores.core, scores.gibibyte, scores.pod)
+    if min(prices) < 0 or not any(prices):
         raise ValueError("scores must not be negative, and not all 0")
-    if max(scores.gpu, scores.core, scores.gibibyte) > _MOST:
+    if max(prices) > _MOST:
         raise ValueError(f"scores must be at most {_MOST}")
     return scores
 

@@ -1,10 +1,10 @@
 """From Nodes, Pods and ResourceQuotas as the API server has them to what the cluster's scheduler counts with. Pure.
 
 A Pod takes what all its containers request together, or the most that it needs while one of its init containers runs,
-whichever is more, and its overhead. Init containers that are restarted always (native sidecars) run beside whatever
-comes after them. A container that requests nothing and has a limit requests its limit. Quantities that nobody can read
-count as nothing, and those beyond any host as `MOST`: the API server has let them in, and one odd Pod must not stop the
-scheduler.
+whichever is more, its overhead, and one of the places that its host has for Pods. Init containers that are restarted
+always (native sidecars) run beside whatever comes after them. A container that requests nothing and has a limit
+requests its limit. Quantities that nobody can read count as nothing, and those beyond any host as `MOST`: the API
+server has let them in, and one odd Pod must not stop the scheduler.
 """
 
 import math
@@ -42,7 +42,7 @@ def host_seen(node: Node) -> HostSeen:
     conditions = {each.type: each.status for each in node.status.conditions}
     return HostSeen(
         name=node.metadata.name,
-        capacity=amounts(node.status.allocatable),
+        capacity=_within(amounts(node.status.allocatable)._replace(pods=_places(node.status.allocatable))),
         labels=node.metadata.labels,
         taints=tuple(
             Taint(each.key, each.value, each.effect)
@@ -51,6 +51,11 @@ def host_seen(node: Node) -> HostSeen:
         ),
         is_open=conditions.get("Ready") == "True" and not node.spec.unschedulable,
     )
+
+
+def _places(allocatable: Mapping[str, str]) -> int:
+    """How many Pods a host takes. Every kubelet says so; of a host that does not, nothing is assumed."""
+    return _whole(allocatable["pods"], 1) if "pods" in allocatable else MOST.pods
 
 
 def pod_use(pod: Pod) -> PodUse:
@@ -133,7 +138,7 @@ def pod_amounts(spec: PodSpec) -> Amounts:
     together = beside
     for container in spec.containers:
         together = _plus(together, _requested(container))
-    return _within(_plus(Amounts(*map(max, peak, together)), amounts(spec.overhead)))
+    return _within(_plus(Amounts(*map(max, peak, together)), amounts(spec.overhead))._replace(pods=1))
 
 
 def shape(manifest: Mapping[str, Any]) -> Shape:
