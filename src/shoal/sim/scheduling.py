@@ -172,14 +172,13 @@ class PolicyScheduler:
         row = self._rows.get(name)
         if row is None:
             row = _new_row(job.spec)
-            self._standings[name] = arrive(row, None, self._min_v, capacity, now, self._settings)
-            changed = True
+            self._stand(name, row, arrive(row, None, self._min_v, capacity, now, self._settings))
+            return  # it has no Pods yet
         standing = self._standings[name]
         if changed or standing.settling:
             row = _observed(row, job, standing)
             running = Room().plus(job.spec.each, row.running)
-            standing = advance(standing, row, running, capacity, now, self._settings)
-            self._stand(name, row, standing)
+            self._stand(name, row, advance(standing, row, running, capacity, now, self._settings))
 
     def _stand(self, name: str, row: Job, standing: Standing) -> None:
         self._standings[name] = standing
