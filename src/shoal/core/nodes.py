@@ -77,6 +77,10 @@ class Node:
     exit_cause: ExitCause | None = None
     external: bool = False
     """It joined by itself (`shoal run --join`): the platform neither started it nor can replace it."""
+    relaunchable: bool = True
+    """Another node takes its seat should it be lost. False once it is to go."""
+    is_released: bool = False
+    """It is not wanted any more: its end is no failure."""
 
     @property
     def id(self) -> NodeId:

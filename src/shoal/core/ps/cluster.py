@@ -7,7 +7,7 @@ behind, or what a process that was thought dead still writes, is never taken for
 A server has a *rank*, its place in the job, which a replacement takes over; and it is a *node*, which is new each time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import msgspec
@@ -111,7 +111,7 @@ class PSCheckpoint:
     path: str
     step: int
     version: int
-    mark: Checkpoint | None = None
+    mark: Checkpoint = field(default_factory=Checkpoint)
     """What the model has seen of the job's datasets."""
     fuzzy: bool = False
     """Saved while training went on: its parts are not of one moment."""

@@ -121,6 +121,20 @@ FromTrainer = (
 )
 
 
+class EvaluatorReady(Word, frozen=True, kw_only=True):
+    """An evaluator can score checkpoints."""
+
+
+class Scored(Word, frozen=True, kw_only=True):
+    """An evaluator's: how good the model of this checkpoint is."""
+
+    path: Path
+    metrics: Annotated[dict[str, float], msgspec.Meta(max_length=100)]
+
+
+FromEvaluator = EvaluatorReady | Scored
+
+
 # From the master -------------------------------------------------------------------------------------------------
 
 
@@ -155,7 +169,7 @@ class Save(Word, frozen=True, kw_only=True):
     barrier: Number
     path: Path
     """Nothing is there yet."""
-    mark: Checkpoint | None = None
+    mark: Checkpoint = msgspec.field(default_factory=Checkpoint)
     """What the model has seen; belongs into the checkpoint."""
 
 
@@ -184,7 +198,7 @@ class Settled(Word, frozen=True, kw_only=True):
 
 
 class CheckpointMade(Word, frozen=True, kw_only=True):
-    """To evaluators."""
+    """To the evaluator: score this. It is given one at a time, the oldest first."""
 
     path: Path
     step: Number

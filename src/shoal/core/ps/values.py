@@ -1,0 +1,273 @@
+"""The values of the PS manager: what was asked, who is there, what is changing, what can be done about it.
+
+A *change* brings the job from one version of its PS cluster to the next (or saves the model, which needs the same
+pause). Its phases, who moves it on, and what it becomes when that takes too long:
+
+| phase     | waits for                                          | too long: resize, save | start, roll-back     |
+| --------- | -------------------------------------------------- | ---------------------- | -------------------- |
+| LAUNCHING | the servers of the next version                    | abandoned              | the job fails        |
+| PREPARING | every trainer's `PreparedPS`, while it trains on   | abandoned              | restart the silent   |
+| DRAINING  | every `Drained` of those who train                 | abandoned              | restart the silent   |
+| MOVING    | the chief's `Moved`; then the version is committed | abandoned              | restart the chief    |
+| SAVING    | the chief's `SavedPS`                              | abandoned              | (none)               |
+| RESUMING  | every `Resumed`; then old servers are removed      | restart the silent     | restart the silent   |
+
+What never happens: a step between drain and transfer, a version with a server that is not there or lacks its state, the
+end of a server that a trainer may still use, two changes at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from shoal.core.ledger import Checkpoint
+from shoal.core.nodes import Node, NodeId, Role
+from shoal.core.plans import NodeResource, ScalePlan
+from shoal.core.ps.cluster import Partition, PSCheckpoint, PSCluster
+from shoal.core.ps.words import ToTrainer
+
+KEPT_CHECKPOINTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PSSettings:
+    """How many servers there may be, and how patient the manager is."""
+
+    min_servers: int = 1
+    max_servers: int
+    checkpoint_dir: str | None = None
+    """A path that outlives every node; None: nothing is saved, and a job that loses a server is over."""
+    launch_timeout: timedelta = timedelta(minutes=15)
+    """As long as a job waits for nodes that it needs: a cluster may have to make room first."""
+    prepare_timeout: timedelta = timedelta(seconds=120)
+    """A graph is built in seconds; a large one on a busy machine in a minute. Nobody stands still meanwhile."""
+    drain_timeout: timedelta = timedelta(seconds=60)
+    """The longest step that is waited for. The others stand still meanwhile."""
+    move_timeout: timedelta = timedelta(minutes=5)
+    """About 100 GB at what one network connection carries."""
+    save_timeout: timedelta = timedelta(minutes=5)
+    resume_timeout: timedelta = timedelta(seconds=60)
+    unreachable_after: timedelta = timedelta(seconds=10)
+    """How long a server may be out of some trainer's reach while nobody knows that it is gone. As long as a silent
+    node is waited for."""
+    max_attempts: int = 3
+    """How often a resize is tried when somebody whom it needs dies in the middle."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_servers <= self.max_servers:
+            raise ValueError(
+                f"parameter servers must satisfy 1 <= min <= max, got {self.min_servers}:{self.max_servers}"
+            )
+        if self.max_attempts < 1:
+            raise ValueError(f"a change must be tried at least once, got {self.max_attempts} attempts")
+
+
+# What is known ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the last plan asked for, or what is, when that could not be had."""
+
+    count: int
+    resource: NodeResource = field(default_factory=NodeResource)
+    """Of servers that are launched from now on."""
+    resources: Mapping[NodeId, NodeResource] = field(default_factory=dict)
+    """Of servers that should have something else than they have."""
+    victims: frozenset[NodeId] = frozenset()
+    """Who should go first, should anybody have to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A server process that can be reached."""
+
+    address: str
+    incarnation: int
+    """A process that was started again has lost what it held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    node: NodeId
+    incarnation: int
+    role: Role
+    seniority: int
+    told: int | None = None
+    """The version it was last told to prepare."""
+    prepared: int | None = None
+    """The newest version for which it has said that it is prepared."""
+    active: int | None = None
+    """The version on which it may be training; None: it has not been told to begin."""
+    resumed: bool = False
+    """It has said that it uses no other version than the active one."""
+    halted: int | None = None
+    """The barrier at which it was told to stand still; None: it may train."""
+    drained: bool = False
+    """It has said that it stands still at that barrier."""
+    unreachable: tuple[int, datetime] | None = None
+    """The rank of a server that it cannot reach, and since when."""
+
+
+class Kind(StrEnum):
+    START = "start"
+    """The first version."""
+    RESIZE = "resize"
+    """More servers, fewer, or others."""
+    ROLLBACK = "rollback"
+    """A server was lost with what it held: the last checkpoint is restored."""
+    SAVE = "save"
+    """A pause for a checkpoint; the version stays."""
+
+
+class Phase(StrEnum):
+    LAUNCHING = "launching"
+    PREPARING = "preparing"
+    DRAINING = "draining"
+    MOVING = "moving"
+    SAVING = "saving"
+    RESUMING = "resuming"
+
+
+MOVES: Mapping[Phase, frozenset[Phase]] = {
+    Phase.LAUNCHING: frozenset({Phase.PREPARING}),
+    Phase.PREPARING: frozenset({Phase.DRAINING, Phase.LAUNCHING}),
+    Phase.DRAINING: frozenset({Phase.MOVING, Phase.SAVING, Phase.LAUNCHING}),
+    Phase.MOVING: frozenset({Phase.RESUMING, Phase.LAUNCHING}),
+    Phase.SAVING: frozenset({Phase.RESUMING}),
+    Phase.RESUMING: frozenset(),
+}
+"""Back to LAUNCHING: somebody whom the version needed is gone, and the next try has another number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    kind: Kind
+    phase: Phase
+    since: datetime
+    """When the phase began."""
+    reason: str
+    goal: Goal
+    """As it was when the change began: a later one waits for its end."""
+    seats: Mapping[int, NodeId] = field(default_factory=dict)
+    """The servers of the next version, by rank."""
+    cluster: PSCluster | None = None
+    """The next version, once its servers are there."""
+    attempt: int = 1
+    move: int = 0
+    """How often the state of this version was asked to be moved."""
+    barrier: int | None = None
+    old: frozenset[NodeId] = frozenset()
+    """Servers of the version before, which somebody may still use."""
+    awaiting: frozenset[NodeId] = frozenset()
+    """Trainers that have to say `Resumed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PSManager:
+    """All that is known about a job's parameter servers. Made by `new_manager`, changed only by the functions of
+    `shoal.core.ps.manager`. A plain value: the journal keeps it as it is."""
+
+    settings: PSSettings
+    goal: Goal
+    nodes: Mapping[NodeId, Node] = field(default_factory=dict)
+    """The servers' nodes that are launched, live, or being removed."""
+    removing: frozenset[NodeId] = frozenset()
+    """Those of them whose end the platform was asked for and has not confirmed."""
+    servers: Mapping[NodeId, Server] = field(default_factory=dict)
+    trainers: Mapping[NodeId, Trainer] = field(default_factory=dict)
+    chief: NodeId | None = None
+    partitions: tuple[Partition, ...] = ()
+    """The model, as the first trainer has named it."""
+    current: PSCluster | None = None
+    """The committed version: the only one on which anybody trains."""
+    change: Change | None = None
+    checkpoints: tuple[PSCheckpoint, ...] = ()
+    """The newest last."""
+    save_wanted: str | None = None
+    failed: str | None = None
+    """Why the job cannot go on."""
+    version: int = 0
+    """The highest ever used."""
+    barrier: int = 0
+    """The highest ever used."""
+    next_number: int = 0
+    next_seniority: int = 0
+
+    @property
+    def next_training_ps_cluster(self) -> PSCluster | None:
+        """The version that workers are to be on next: the one being changed to, or the current one."""
+        if self.change is not None and self.change.cluster is not None:
+            return self.change.cluster
+        return self.current
+
+    @property
+    def pre_dropped(self) -> frozenset[NodeId]:
+        """Servers that are to go, and stay until everybody has acknowledged a version without them."""
+        if self.change is None or self.change.kind is Kind.SAVE:
+            return frozenset()
+        held = self.change.old | (self.current.nodes if self.current is not None else frozenset())
+        return frozenset(held & self.nodes.keys()) - frozenset(self.change.seats.values()) - self.removing
+
+
+# What can be done ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Say this to these trainers. One that is not connected hears it when it comes back."""
+
+    to: tuple[NodeId, ...]
+    word: ToTrainer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    plan: ScalePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartTrainer:
+    """It does not answer, and the others wait: start its processes again. What it says until then counts no more."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseTrainer:
+    """It cannot be in this job, and starting it again would not help."""
+
+    node: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollBackLedger:
+    """The model stands where this mark was made: so must the ledger. In the same record as the version."""
+
+    mark: Checkpoint
+    """What is not in it stands at its beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointKept:
+    """There is a new checkpoint: evaluators may score it."""
+
+    checkpoint: PSCheckpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Say:
+    """A decision, for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailJob:
+    reason: str
+
+
+Effect = Tell | Scale | RestartTrainer | RefuseTrainer | RollBackLedger | CheckpointKept | Say | FailJob

@@ -1,0 +1,13 @@
+"""What nodes have and should have: small questions about `NodeResource`."""
+
+from dataclasses import fields, replace
+
+from shoal.core.plans import NodeResource
+
+
+def overlaid(resource: NodeResource, wanted: NodeResource | None) -> NodeResource:
+    """What a node should have: all that is said, and of the rest what it has."""
+    if wanted is None:
+        return resource
+    said = {f.name: value for f in fields(wanted) if (value := getattr(wanted, f.name)) is not None}
+    return replace(resource, **said)
