@@ -70,7 +70,10 @@ def run_one(workload: Workload, policy: str, plan: Plan, *, seed: int = 0, tell:
 
 def _with_waits(run: Run, waits: Sequence[Wait]) -> Run:
     reasons = {wait.key.name: wait.reason.text for wait in waits}
-    jobs = (replace(job, waits_for=reasons.get(job.name, "")) if job.started is None else job for job in run.jobs)
+    jobs = (
+        replace(job, waits_for=reasons[job.name]) if job.started is None and job.name in reasons else job
+        for job in run.jobs
+    )
     return replace(run, jobs=tuple(jobs))
 
 

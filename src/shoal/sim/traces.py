@@ -45,6 +45,7 @@ LARGEST = 1_000_000
 """Trainers of a job, and devices, cores or GiB of a trainer."""
 EFFICIENCIES = (0.5, 1.0)
 """Below, a job would be slower with more trainers; above, faster than that they all work."""
+PRIORITIES = {priority.lower(): priority for priority in Priority}
 
 Row = Mapping[str, str]
 T = TypeVar("T")
@@ -217,11 +218,13 @@ def _room(row: Row) -> Room:
 
 
 def _priority(row: Row) -> Priority:
-    text = row.get("priority") or Priority.NORMAL
-    for priority in Priority:
-        if priority.lower() == text.lower():
-            return priority
-    raise _Wrong(f"priority wants one of {', '.join(Priority)}, got {text!r}")
+    text = row.get("priority")
+    if not text:
+        return Priority.NORMAL
+    try:
+        return PRIORITIES[text.lower()]
+    except KeyError:
+        raise _Wrong(f"priority wants one of {', '.join(Priority)}, got {text!r}") from None
 
 
 def _philly_job(number: int, row: Row, assumed: Assumed) -> JobSpec:
