@@ -28,7 +28,7 @@ from shoal.operator.snapshot import (
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
-SETTINGS = OperatorSettings(image="shoal:test", install_key=b"k" * 32)
+SETTINGS = OperatorSettings(image="shoal:test", install_key=b"k" * 32, news_rest=0.0)
 TIMES = JobTimes()
 KEY = Key("default", "mnist")
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "trainer", "command": ["python", "train.py"]}]}}

@@ -53,7 +53,6 @@ async def test_a_settled_job_costs_no_call_however_often_it_is_looked_at() -> No
 async def _quiet(stage: Stage, operator: Any) -> None:
     """Until nothing is written any more."""
     writes = -1
-    await stage.until(lambda: all(each.get("uid") for each in stage.job()["status"]["members"]), "all is told")
     while writes != operator.writes or operator.queue.backlog.ready:
         writes = operator.writes
         await asyncio.sleep(0.1)

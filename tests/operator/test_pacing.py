@@ -1,12 +1,13 @@
 """News of Pods that start waits for a server that is slow; nothing else does."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.operator.builders import a_role
+from tests.operator.builders import SETTINGS, a_role
 from tests.operator.stage import Stage, a_stage
 
 from shoal.operator.pacing import Pace
@@ -25,7 +26,7 @@ def test_nobody_waits_longer_than_many_times_what_the_last_write_took_nor_than_a
     took: timedelta, later: timedelta
 ) -> None:
     """Clocks may jump."""
-    pace = Pace()
+    pace = Pace(20.0)
     pace.wrote("a", NOW, NOW + took)
     left = pace.left("a", NOW + took + later)
     assert left is None or timedelta(0) < left <= timedelta(seconds=15)
@@ -57,7 +58,7 @@ def _running(stage: Stage) -> int:
 
 async def test_a_slow_server_is_told_of_the_first_start_and_of_the_last_and_in_between_now_and_then() -> None:
     slow = SlowServer()
-    async with a_stage() as stage:
+    async with a_stage(replace(SETTINGS, news_rest=20.0)) as stage:
         stage.runs = False
         async with stage.operator(clock=lambda: slow.now, write_status=slow.write_status) as operator:
             look = operator.reconciler.reconcile  # type: ignore[attr-defined]

@@ -8,19 +8,19 @@ alone. Whatever was decided, has failed or is complete is no such news, and is w
 
 from datetime import datetime, timedelta
 
-_REST = 20
-"""Times as long as the write took."""
 _LONGEST = timedelta(seconds=15)
 _NONE = timedelta(0)
 
 
 class Pace:
-    def __init__(self) -> None:
+    def __init__(self, rest: float) -> None:
+        """`rest`: how many times as long as the write took."""
+        self._rest = rest
         self._due: dict[str, datetime] = {}
 
     def wrote(self, uid: str, began: datetime, ended: datetime) -> None:
         """Something was written to this object."""
-        self._due[uid] = ended + min(_REST * max(ended - began, _NONE), _LONGEST)
+        self._due[uid] = ended + min(self._rest * max(ended - began, _NONE), _LONGEST)
 
     def left(self, uid: str, now: datetime) -> timedelta | None:
         """How long news of this object has to wait; None: it may be written."""

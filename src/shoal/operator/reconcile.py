@@ -85,7 +85,7 @@ class Reconciler:
         self._plans_of: dict[str, list[str]] = {}
         self._resized: dict[str, dict[str, Resize]] = {}
         """Of each job's Pods, by their uids, what was asked for them last: once, whatever becomes of it."""
-        self._pace = Pace()
+        self._pace = Pace(settings.news_rest)
         self._creating = asyncio.Semaphore(settings.parallel_writes)
 
     async def reconcile(self, key: Key) -> timedelta | None:

@@ -75,6 +75,8 @@ class OperatorSettings:
     """Calls that create or delete Pods at once, of all jobs together. The API server gains nothing beyond that."""
     most_at_once: int = 500
     """Pods of one job that are made in one look; the others follow in the next. A look must not hold up the others."""
+    news_rest: float = 20.0
+    """News of Pods that start waits this many times as long as the last status took to write (see `pacing`)."""
     times: JobTimes = JobTimes()
 
     @property
