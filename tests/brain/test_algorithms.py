@@ -157,6 +157,22 @@ def test_a_probe_has_four_workers_and_a_canary():
     assert plan.node_resources["worker-0"].cpu == 16.0
 
 
+def test_a_canary_is_given_up_even_when_the_size_stays():
+    facts = replace(ring(4, most=4), nodes=(node("worker-0", cpu=16.0), *(node(f"worker-{n}") for n in range(1, 4))))
+    facts = replace(facts, roles={Role.WORKER: role(4, most=4, cpu_pinned=False)})
+    limits = Limits(cpu=28.0, node_cpu=4.0)
+    plan = scale_workers(facts, NO_HISTORY, limits, SETTINGS)
+    assert plan.node_group_resources["worker"].count == 4
+    assert "worker-0" not in plan.node_resources
+
+
+def test_memory_is_changed_without_touching_cores_that_one_node_has_for_itself():
+    facts = replace(ring(2), nodes=(node("worker-0", cpu=16.0), node("worker-1")))
+    plan = trim_idle(facts, NO_HISTORY, WIDE, SETTINGS)
+    assert plan.node_resources["worker-0"].cpu == 16.0
+    assert plan.node_resources["worker-0"].memory == plan.node_group_resources["worker"].node_resource.memory
+
+
 def test_workers_grow_while_the_marginal_speedup_is_worth_it():
     plan = scale_workers(ring(4), NO_HISTORY, WIDE, SETTINGS)
     assert plan.node_group_resources["worker"].count > 8

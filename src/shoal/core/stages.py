@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from shoal.core.cleaning import SLACK, cleaned
-from shoal.core.facts import JobFacts, Limits, NodeFacts, OomEvent, OptimizerSettings
+from shoal.core.facts import JobFacts, Limits, NodeFacts, OomEvent, OptimizerSettings, RoleFacts
 from shoal.core.nodes import Role
 from shoal.core.optimizing import Canary, History, Kind, Outcome, Question, ResourceOptimizer, Stage
 from shoal.core.plans import NodeGroupResource, NodeResource, ResourcePlan
@@ -278,6 +278,11 @@ def kind_of(plan: ResourcePlan, facts: JobFacts) -> Kind:
         known = facts.roles.get(Role(name))
         if known is None or known.count != group.count or not _close(known.resource.cpu, group.node_resource.cpu):
             return Kind.SIZE
+        if any(
+            node.role == name and node.name not in plan.node_resources and _is_odd_cpu(node, known)
+            for node in facts.nodes
+        ):
+            return Kind.SIZE
     if plan.node_resources:
         return Kind.HOT_PS
     return Kind.REPLACE if plan.replace_nodes else Kind.MEMORY
@@ -305,6 +310,10 @@ def _nodes_before(plan: ResourcePlan, facts: JobFacts) -> dict[str, Had]:
         for node in facts.nodes
         if node.name in plan.node_resources or _is_odd(node, facts)
     }
+
+
+def _is_odd_cpu(node: NodeFacts, known: RoleFacts) -> bool:
+    return not _close(node.resource.cpu, known.resource.cpu)
 
 
 def _is_odd(node: NodeFacts, facts: JobFacts) -> bool:

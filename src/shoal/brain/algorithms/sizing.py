@@ -69,15 +69,20 @@ def _now(model: Model, facts: JobFacts, here: Point, memories: Memories, setting
 
 def cost_of(facts: JobFacts, settings: OptimizerSettings, memories: Memories) -> float:
     """Of what the job holds, with memory as it should be: too much of it is no reason to change counts."""
-    servers = [node.resource.cpu or 0.0 for node in facts.nodes if node.role is Role.PS]
     known = facts.roles.get(Role.PS)
     has = Size(
         workers=facts.workers.count,
-        worker_cpu=facts.workers.resource.cpu or 1.0,
+        worker_cpu=_mean_cpu(facts, Role.WORKER),
         ps=known.count if known else 0,
-        ps_cpu=sum(servers) / len(servers) if servers else (known.resource.cpu or 1.0) if known else 0.0,
+        ps_cpu=_mean_cpu(facts, Role.PS) if known else 0.0,
     )
     return size_cost(has, memories, settings, facts.workers.resource.gpu_num or 0)
+
+
+def _mean_cpu(facts: JobFacts, role: Role) -> float:
+    """Over nodes, of which some have cores of their own."""
+    cores = [node.resource.cpu for node in facts.nodes if node.role is role and node.resource.cpu is not None]
+    return sum(cores) / len(cores) if cores else facts.roles[role].resource.cpu or 1.0
 
 
 def planned(

@@ -260,7 +260,7 @@ class Bench:
         common = usual if job.is_ps else job.step_seconds(held, world.slow)
         factor = self._noisy(1.0)
         used = [self._noisy(job.second * held.workers * share / usual, 0.5) for share in job.shares(held.ps)]
-        worker_used = self._noisy(job.compute / common, 0.5)
+        worker_used = self._noisy(job.work_of(held.workers) / common, 0.5)
         world.speeds.append(
             SpeedSample(
                 at=world.now,
@@ -279,7 +279,7 @@ class Bench:
         slow = job.straggler.worker if job.straggler is not None and world.slow > 1.0 else None
         for number in range(held.workers):
             cores = held.first_cpu if number == 0 and held.first_cpu is not None else held.worker_cpu
-            own = job.compute / min(cores, job.parallel) * (world.slow if number == slow else 1.0)
+            own = job.work_of(held.workers) / min(cores, job.parallel) * (world.slow if number == slow else 1.0)
             memory = self._warm(f"worker-{number}", job.worker_needs(progress))
             self._add(f"worker-{number}", worker_used, memory, own * (1.0 + job.noise * (self._chance.random() - 0.5)))
         for number, cpu in enumerate(used):
@@ -337,6 +337,7 @@ class Bench:
             ooms=tuple(world.ooms),
             resizes=tuple(world.resizes),
             remaining_samples=job.work - world.done if job.knows_end else None,
+            global_batch=job.global_batch,
             changed_at=world.changed_at,
             in_change=world.target is not None or world.dead or world.now < world.paused_until,
         )

@@ -29,11 +29,11 @@ def best(job: LabJob, exponent: float) -> Held:
         fits = (w * c + p * s <= limit) & (s * hottest <= job.limits.node_cpu)
     else:
         w, c = np.meshgrid(workers, cores, indexing="ij", sparse=True)
-        time = job.compute / np.minimum(c, job.parallel) + job.fixed
+        time = job.work_of(w) / np.minimum(c, job.parallel) + job.fixed
         time = time + job.second * (w - 1) / w + job.third * np.log2(w)
         held = 10.0 * w * c + w * memory / GIB
         fits = w * c <= limit
-    score = np.where(fits, w * job.batch / (time * (1.0 + job.drift * spread(w))) / held**exponent, -np.inf)
+    score = np.where(fits, job.samples(w) / (time * (1.0 + job.drift * spread(w))) / held**exponent, -np.inf)
     at = np.unravel_index(int(np.argmax(score)), score.shape)
     count = int(servers[at[2]]) if job.is_ps else 0
     even = float(cores[at[3]]) if job.is_ps else 0.0

@@ -1,14 +1,15 @@
 """Who sizes a job in the laboratory: Shoal's optimizer, people who guessed, and DLRover's published rules.
 
-People: the oracle's size twice as large in all counts, half as large, and unbalanced (twice the workers with half the
-parameter servers; in all-reduce half the workers with twice the cores). They were given enough memory, so that only
-the size is compared.
+People: twice the oracle's size (twice the counts, and where the job may not have so many workers, more cores for each),
+half of it, and unbalanced (twice the workers with half the parameter servers; in all-reduce half the workers with twice
+the cores). They were given enough memory, so that only the size is compared.
 
 DLRover, as its local optimizer decides in its public source, in our words: start with one worker and one parameter
-server of 16 cores and 16 GiB; give workers what they use on average; have as many workers as bring the busiest
-parameter server to 90 % of its cores; have as many parameter servers as the job's cpu limit has room for when it is
-divided the way the load is; give hot ones (90 %) cores as if the limit were used up, up to 32; after running out of
-memory double it. It does not size all-reduce jobs: these have as many workers as the user allowed.
+server of 16 cores and 16 GiB; then give workers the cores they use on average and half as much memory again; have as
+many workers as bring the busiest parameter server to 90 % of its cores; have as many parameter servers as the job's cpu
+limit has room for when it is divided the way the load is; give hot ones (90 %) cores as if the limit were used up;
+after running out of memory double it. Where it can be read either way we took the better one: workers keep the cores
+they were first given. It does not size all-reduce jobs: these have as many workers as the user allowed.
 """
 
 import math
@@ -110,12 +111,15 @@ def _scaled(job: LabJob, best: Held, *, workers: float, ps: float) -> Held:
     servers = max(1, min(job.max_ps, math.ceil(best.ps * ps))) if job.is_ps else 0
     even = sum(best.ps_cpu) / best.ps if best.ps else 0.0
     count = max(1, min(job.max_workers, math.ceil(best.workers * workers)))
-    while count > 1 and count * best.worker_cpu + servers * even > most:
+    cores = best.worker_cpu
+    if workers > 1.0 and ps >= 1.0 and count < 2 * best.workers:
+        cores = min(job.limits.node_cpu, best.worker_cpu * workers * best.workers / count)
+    while count > 1 and count * cores + servers * even > most:
         count -= 1
     memory = math.ceil(job.ps_needs(servers, 1.0) * 1.2) if servers else 0
     return Held(
         workers=count,
-        worker_cpu=best.worker_cpu,
+        worker_cpu=cores,
         worker_memory=math.ceil(best.worker_memory * 1.2),
         ps=servers,
         ps_cpu=(even,) * servers,
@@ -184,8 +188,11 @@ class DlroverSizer:
         count = len(workers)
         if busiest < HOT:
             count = int(count * HOT / busiest)
-        cores = max(0.1, round(sum(map(_used, workers)) / len(workers), 1))
-        memory = min(int(max(map(_memory, workers)) * 1.5), self._node_memory)
+        cores = facts.workers.resource.cpu or 1.0
+        memory = facts.workers.resource.memory or self._node_memory
+        if self._stage == 1:
+            cores = max(0.1, round(sum(map(_used, workers)) / len(workers), 1))
+            memory = min(int(max(map(_memory, workers)) * 1.5), self._node_memory)
         left = self._limit - sum(node.resource.cpu or 0.0 for node in servers)
         count = max(1, min(count, int(left / cores), facts.workers.max))
         group = NodeGroupResource(count=count, node_resource=NodeResource(cpu=cores, memory=memory))

@@ -61,8 +61,10 @@ class LabJob:
     name: str
     strategy: Strategy
     batch: int
+    global_batch: int | None
+    """Samples in a step whatever the number of workers is; None: each worker adds its own batch."""
     compute: float
-    """Core-seconds of a worker in a step."""
+    """Core-seconds for one worker's own batch."""
     second: float
     """PS: core-seconds of parameter servers for a worker's step. All-reduce: seconds of the ring."""
     third: float
@@ -106,7 +108,7 @@ class LabJob:
 
     def step_seconds(self, held: Held, slow: float = 1.0) -> float:
         """Of a worker; `slow`: how many times longer it computes than usual."""
-        time = slow * self.compute / min(held.worker_cpu, self.parallel) + self.fixed
+        time = slow * self.work_of(held.workers) / min(held.worker_cpu, self.parallel) + self.fixed
         if self.is_ps:
             busiest = max(share / cpu for share, cpu in zip(self.shares(held.ps), held.ps_cpu, strict=True))
             time += self.second * held.workers * busiest + self.third * held.workers / held.ps
@@ -118,11 +120,19 @@ class LabJob:
         """Samples per second, with one worker slower than the others."""
         usual = self.step_seconds(held)
         if slow == 1.0:
-            return held.workers * self.batch / usual
+            return float(self.samples(held.workers) / usual)
         slowed = self.step_seconds(held, slow)
         if self.is_ps:
             return self.batch * ((held.workers - 1) / usual + 1.0 / slowed)
-        return held.workers * self.batch / slowed
+        return float(self.samples(held.workers) / slowed)
+
+    def samples(self, workers: Any) -> Any:
+        """In a step of all workers."""
+        return workers * self.batch if self.global_batch is None else self.global_batch
+
+    def work_of(self, workers: Any) -> Any:
+        """Core-seconds of one worker in a step."""
+        return self.compute * self.samples(workers) / (workers * self.batch)
 
     def worker_needs(self, progress: float) -> float:
         return self.worker_memory + (0.0 if self.is_ps else self.growth * progress)
@@ -149,18 +159,24 @@ def random_jobs(count: int, seed: int) -> Sequence[LabJob]:
 
 
 def random_job(number: int, chance: random.Random) -> LabJob:
-    """Half of them with parameter servers. `work` is set by who knows how fast the job can be."""
+    """Half of them with parameter servers, a quarter with a fixed global batch.
+
+    `work` is set by who knows how fast the job can be.
+    """
     is_ps = chance.random() < 0.5
+    is_fixed = not is_ps and chance.random() < 0.5
+    batch = chance.choice((32, 64, 128, 256, 512))
     compute = _log(chance, 0.2, 8.0)
     wall = compute / 4.0
     grows = chance.random() < 0.3
     return LabJob(
         name=f"{'ps' if is_ps else 'ring'}-{number}",
         strategy=Strategy.PARAMETER_SERVER if is_ps else Strategy.ALLREDUCE,
-        batch=chance.choice((32, 64, 128, 256, 512)),
+        batch=batch,
+        global_batch=batch * chance.choice((4, 8, 16)) if is_fixed else None,
         compute=compute,
-        second=compute * _log(chance, 0.02, 0.4) if is_ps else wall * _log(chance, 0.02, 0.6),
-        third=wall * _log(chance, 0.002, 0.06) if is_ps else wall * _log(chance, 0.003, 0.15),
+        second=compute * _log(chance, 0.02, 0.6) if is_ps else wall * _log(chance, 0.02, 1.0),
+        third=wall * _log(chance, 0.01, 0.5) if is_ps else wall * _log(chance, 0.02, 1.0),
         fixed=wall * _log(chance, 0.02, 0.5),
         parallel=chance.choice((2.0, 4.0, 8.0, 16.0)),
         drift=chance.uniform(-0.03, 0.06),
@@ -169,7 +185,7 @@ def random_job(number: int, chance: random.Random) -> LabJob:
         ps_state=_log(chance, 0.5, 24.0) * GIB if is_ps else 0.0,
         growth=_log(chance, 1.0, 12.0) * GIB if grows else 0.0,
         noise=chance.uniform(0.01, 0.06),
-        max_workers=chance.choice((8, 16, 32)),
+        max_workers=chance.choice((16, 32, 48)),
         max_ps=8,
         limits=Limits(cpu=chance.choice((None, 64.0, 128.0, 256.0)), node_cpu=16.0, node_memory=64 * GIB),
         start_seconds=chance.uniform(20.0, 90.0),
