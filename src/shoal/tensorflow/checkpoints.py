@@ -49,7 +49,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Into how many parts large variables were cut, at most."""
     saved_at: float
     fuzzy: bool
-    mark: Checkpoint | None
+    mark: Checkpoint
+    """What the model has seen of the job's datasets."""
     files: dict[str, int]
     """All files of it, and how long they are."""
     index_crc32: str
@@ -71,7 +72,7 @@ def save(
 ) -> PSCheckpoint:
     """Save a version's state as the folder `path`, which must not be there. Raises `CheckpointFailed`, and then leaves
     nothing."""
-    final = Path(path).absolute()
+    final, mark = Path(path).absolute(), mark or Checkpoint()
     if final.exists():
         raise CheckpointFailed(f"checkpoint {final} is there already")
     waiting = final.with_name(f"{final.name}.{secrets.token_hex(4)}.tmp")
