@@ -47,7 +47,7 @@ from shoal.core.ps.words import (
 from shoal.wire.local import DatasetNamed, LedgerMark, LedgerWanted, ShardsGiven, ShardsSaid
 
 W = TypeVar("W")
-PATIENCE = 120.0
+PATIENCE = 280.0
 
 
 # In the trainer's process ---------------------------------------------------------------------------------------
@@ -115,10 +115,13 @@ class Work:
 
 
 def _be_trainer(node: str, pipe: Connection, work: Work, directory: str | None) -> None:
+    import tensorflow.compat.v1 as tf
+
     from shoal.tensorflow.loop import Checkpoints, train
     from shoal.tensorflow.servers import boot
     from shoal.trainer.job import dataset_spec
 
+    tf.get_logger().setLevel("ERROR")
     coordinator = PipeCoordinator(node, pipe)
     coordinator.data.register(dataset_spec("train", size=work.size, shard_size=work.shard_size))
     leave = threading.Event()
@@ -200,6 +203,9 @@ class Job:
     def start_trainer(self, node: str, *, fresh: bool = False) -> None:
         """`fresh`: in a new interpreter, as a restart would be."""
         start = multiprocessing.get_context("spawn") if fresh else context
+        with self._changed:  # whoever had this name before holds nothing any more
+            self.ledger, _ = ledgers.lost(self.ledger, _owner(node), charged=False, reason="started again")
+            self._held.pop(node, None)
         ours, theirs = context.Pipe()
         directory = None if self.directory is None else str(self.directory)
         process = start.Process(target=_be_trainer, args=(node, theirs, self.work, directory), daemon=True)
@@ -397,14 +403,18 @@ class Job:
                         trainer.say(LedgerMark(mark=ledgers.checkpoint(self.ledger)))
                     case _:
                         self.heard.append((time.monotonic(), trainer.node, word))
+                        self._heard(trainer.node, word)
                 self._changed.notify_all()
+
+    def _heard(self, node: str, word: Any) -> None:
+        """For coordinators that act on what they hear."""
 
     def _exchange(self, node: str, word: ShardsSaid) -> None:
         """As an agent and the master do it between them."""
         held = self._held.setdefault(node, set())
         held.difference_update(word.completed)
         ask = Ask(
-            owner=Owner(f"{node}.0@1"),
+            owner=_owner(node),
             dataset=word.dataset,
             completed=word.completed,
             progress=word.progress,
@@ -422,3 +432,7 @@ class Job:
             other = wake.owner.partition(".")[0]
             again = msgspec.structs.replace(self._asked[other], completed=(), progress=())
             self._exchange(other, again)
+
+
+def _owner(node: str) -> Owner:
+    return Owner(f"{node}.0@1")

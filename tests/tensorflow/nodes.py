@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # servers die here on purpose, and TensorFlow has much to say then
 context: Any = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.tensorflow.preloaded"])
 

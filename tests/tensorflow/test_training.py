@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tensorflow.driver import Job, Work
+from tests.tensorflow.driver import Ended, Job, Work
+from tests.tensorflow.managed import ManagedJob
 from tests.tensorflow.nodes import in_worker
 
 from shoal.core import ledger as ledgers
+from shoal.core.nodes import Role
+from shoal.core.ps import manager
 from shoal.core.ps.cluster import ThroughCheckpoint
-from shoal.core.ps.words import SavedPS, SaveFailed, ServerUnreachable
+from shoal.core.ps.values import PSSettings
+from shoal.core.ps.words import SavedPS, SaveFailed, SaveWanted, ServerUnreachable
 
 pytestmark = pytest.mark.tensorflow
 
@@ -136,6 +140,35 @@ def test_a_change_goes_through_a_checkpoint_when_a_copy_does_not_work(
     gate.unlink()
     job.wait_for_the_end()
     assert max(step.step for step in job.steps()) == SIZE // BATCH - 1
+
+
+@pytest.mark.slow
+def test_the_masters_own_manager_drives_it_all(gate: Path, tmp_path: Path) -> None:
+    work = Work(model=model, load=functools.partial(load, gate), size=SIZE, shard_size=160, batch_size=BATCH, parts=3)
+    directory = tmp_path / "checkpoints"
+    job = ManagedJob(work, directory)
+    try:
+        job.start(PSSettings(max_servers=3, checkpoint_dir=str(directory)), "worker-0", "worker-1", servers=1)
+        job.wait_for_steps(0)
+        job.resize(2, "more servers")
+        job.wait_for_steps()
+        job.resize(1, "fewer servers")
+        assert job.manager.chief is not None
+        job.happens(manager.heard, job.manager.chief, 1, Role.WORKER, SaveWanted(reason="test"))
+        job.wait_until(lambda m: bool(m.checkpoints))
+        job.wait_for_steps()
+        lost = job.kill_server()
+        job.wait_until(lambda m: m.change is None and m.current is not None and lost not in m.current.nodes)
+        job.wait_for_steps()
+        gate.unlink()
+        for node in ("worker-1", "worker-0"):
+            job.wait(Ended, node)
+    finally:
+        job.end()
+        print(*job.said, sep="\n")
+    assert ledgers.is_complete(job.ledger)
+    assert max(step.step for step in job.steps()) == SIZE // BATCH - 1
+    assert job.checkpoints[-1].step == SIZE // BATCH
 
 
 def test_the_example_learns_when_it_trains_alone() -> None:

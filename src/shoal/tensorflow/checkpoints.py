@@ -32,7 +32,6 @@ from shoal.tensorflow.generation import Generation, why
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-NOTHING_SEEN = Checkpoint()
 _PREFIX = "variables"
 _UNDER_WAY = re.compile(r".+\.[0-9a-f]{8}\.tmp")
 
@@ -51,6 +50,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     saved_at: float
     fuzzy: bool
     mark: Checkpoint
+    """What the model has seen of the job's datasets."""
     files: dict[str, int]
     """All files of it, and how long they are."""
     index_crc32: str
@@ -68,11 +68,11 @@ class Found:
 
 
 def save(
-    generation: Generation, path: str, *, mark: Checkpoint = NOTHING_SEEN, fuzzy: bool = False, saved_at: float
+    generation: Generation, path: str, *, mark: Checkpoint | None = None, fuzzy: bool = False, saved_at: float
 ) -> PSCheckpoint:
     """Save a version's state as the folder `path`, which must not be there. Raises `CheckpointFailed`, and then leaves
     nothing."""
-    final = Path(path).absolute()
+    final, mark = Path(path).absolute(), mark or Checkpoint()
     if final.exists():
         raise CheckpointFailed(f"checkpoint {final} is there already")
     waiting = final.with_name(f"{final.name}.{secrets.token_hex(4)}.tmp")

@@ -39,7 +39,8 @@ def why(exc: Any) -> str:
 
 
 _CHATTER = re.compile(
-    r"Graph execution error|Detected at node|File \"|Node: |From /job|\d+ root error|\(\d+\)|Recent warning|=+$|\[\["
+    r"Graph execution error|Detected at node|File \"|Node: |([A-Z_]+: )?From /job|"
+    r"\d+ root error|\(\d+\)|Recent warning|=+$|\[\["
 )
 
 
@@ -83,7 +84,7 @@ class Generation:
         """Try a step that fails before it writes anything, so that the first one that counts is fast. Raises
         `ServersLost`."""
         try:
-            self.session.run(self.built.train, {**self.built.feed(batch), self.built.real: False})
+            self.session.run(self.built.train, self.built.feed(batch, real=False))
         except tf.errors.OpError as exc:
             if REHEARSAL not in exc.message and not _has_no_state(exc):
                 raise ServersLost(why(exc)) from exc

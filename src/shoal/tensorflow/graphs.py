@@ -80,9 +80,10 @@ class Built:
     """The names of variables that have no value."""
     saver: Any
 
-    def feed(self, batch: Any) -> dict[Any, Any]:
+    def feed(self, batch: Any, *, real: bool = True) -> dict[Any, Any]:
+        """Always the same keys: with others TensorFlow makes another graph of it, and a rehearsal is for nothing."""
         tf.nest.assert_same_structure(self.inputs, batch)
-        return dict(zip(tf.nest.flatten(self.inputs), tf.nest.flatten(batch), strict=True))
+        return {self.real: real, **dict(zip(tf.nest.flatten(self.inputs), tf.nest.flatten(batch), strict=True))}
 
 
 def signature_of(batch: Any) -> Any:
@@ -154,7 +155,7 @@ def _make(function: ModelFunction, signature: Any, parts: int, devices: Any) -> 
     with tf.device(devices):
         step = tf.train.get_or_create_global_step()
         inputs = tf.nest.map_structure(lambda spec: tf.placeholder(spec.dtype, spec.shape), signature)
-        real = tf.placeholder_with_default(tf.constant(True), [])
+        real = tf.placeholder(tf.bool, [])
         model = function(inputs)
         if not isinstance(model, Model):
             raise BadInput(f"the model function must return a shoal.tensorflow.Model, got {type(model).__name__}")
