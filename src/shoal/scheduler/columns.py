@@ -105,19 +105,20 @@ def most_size(job: Job) -> int:
 
 
 def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
-    fixed = NOTHING
+    cpu, memory, gpu, pods = 0, 0, 0, 0
     servers = job.servers
     parts = [(part.each, part.count) for part in job.fixed]
     if servers is not None and servers.is_fixed:
         parts.append((servers.each, servers.max))
     for each, number in parts:
-        fixed = fixed.plus(each, number)
+        cpu, memory, gpu = cpu + each.cpu * number, memory + each.memory * number, gpu + each.gpu * number
+        pods += each.pods * number
     attained = job.attained
     return (
         job.target, least_size(job), most_size(job), job.unit, job.min, job.max,
         sum(job.placed.values()), job.pending, bool(job.fixed_pending),
         *job.each,
-        *fixed, servers is not None and not servers.is_fixed,
+        cpu, memory, gpu, pods, servers is not None and not servers.is_fixed,
         vocabulary.shapes.number(Shape(job.each, job.pools)), vocabulary.namespaces.number(job.key.namespace),
         _NUMBER[job.priority], job.created,
         *((False, 0.0, 0.0, 0.0) if attained is None else (True, attained.v, attained.at, attained.rate)),

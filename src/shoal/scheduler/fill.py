@@ -91,14 +91,14 @@ class Giving:
         plan, view, of, given = self._plan, self._plan.view, self._of, self._given
         first_fit, free_cpu, free_memory = view.first_fit, view.free_cpu, view.free_memory
         free_gpu, free_pods = view.free_gpu, view.free_pods
-        start = left_cpu, left_memory, left_gpu, left_pods = self._left()
+        start = left_cpu, left_memory, left_gpu, places = self._left()
         for job in jobs:
             hosts = of[job]
             if hosts is None:
                 if job not in self._out:
-                    view.use(start.minus(Room(left_cpu, left_memory, left_gpu, left_pods)), 1)
+                    view.use(start.minus(Room(left_cpu, left_memory, left_gpu, places)), 1)
                     self._give_alone(job)
-                    start = left_cpu, left_memory, left_gpu, left_pods = self._left()
+                    start = left_cpu, left_memory, left_gpu, places = self._left()
                 continue
             if hosts.is_over:
                 continue
@@ -113,11 +113,10 @@ class Giving:
             free_memory[position] -= search.memory
             free_gpu[position] -= search.gpu
             free_pods[position] -= search.pods
-            left_cpu, left_memory = left_cpu - search.cpu, left_memory - search.memory
-            left_gpu, left_pods = left_gpu - search.gpu, left_pods - search.pods
+            left_cpu, left_memory, left_gpu = left_cpu - search.cpu, left_memory - search.memory, left_gpu - search.gpu
             hosts.positions.append(position)
             given[job] = given.get(job, 0) + 1
-        view.use(start.minus(Room(left_cpu, left_memory, left_gpu, left_pods)), 1)
+        view.use(start.minus(Room(left_cpu, left_memory, left_gpu, places)), 1)
 
     def _give_alone(self, job: int) -> None:
         self._plan.steps += 1
@@ -129,17 +128,19 @@ class Giving:
         return Room(*(max(0, amount) for amount in self._plan.limits.grow.minus(self._plan.view.used)))
 
     def deal_out(self) -> None:
-        """Say which hosts each job was given."""
+        """Say which hosts each job was given. Places are counted here: no budget stops anybody for their sake."""
         plan = self._plan
+        for hosts in self._hosts.values():
+            plan.view.use(Room(pods=hosts.search.pods), len(hosts.positions))
         dealt = dict.fromkeys(self._hosts.values(), 0)
         for job in sorted(self._given):
-            hosts, number = self._of[job], self._given[job]
-            assert hosts is not None
+            given, number = self._of[job], self._given[job]
+            assert given is not None
             draft = plan.resize(job, plan.n[job] + number)
-            at = dealt[hosts]
-            for position in hosts.positions[at : at + number]:
+            at = dealt[given]
+            for position in given.positions[at : at + number]:
                 draft.hosts[position] = draft.hosts.get(position, 0) + 1
-            dealt[hosts] = at + number
+            dealt[given] = at + number
             tell_growth(plan, draft)
 
 
