@@ -173,7 +173,9 @@ def test_a_published_workload_is_run_by_its_own_rules(capsys: pytest.CaptureFixt
         ),
         pytest.param(["{trace}", "--policy", "optimus"], "optimus has to know true step times", id="optimus"),
         pytest.param(
-            ["--experiment", "none"], "--experiment wants one of pollux, replay, edl, got 'none'", id="experiment"
+            ["--experiment", "none"],
+            "--experiment wants one of pollux, replay, edl, laboratory, got 'none'",
+            id="experiment",
         ),
         pytest.param(["--experiment", "replay"], "say where they are, with --traces DIR or SHOAL_TRACES", id="traces"),
         pytest.param(["--experiment", "replay", "--traces", "/nowhere"], "holds no Pollux traces", id="no-traces"),
