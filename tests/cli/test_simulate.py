@@ -265,7 +265,8 @@ def test_an_interrupt_ends_it_quietly(tmp_path: Path) -> None:
     path = tmp_path / "endless.csv"
     os.mkfifo(path)
     process = subprocess.Popen(
-        [sys.executable, "-m", "shoal", "simulate", str(path)],
+        # A shell's background jobs ignore interrupts, and so would its children.
+        ["env", "--default-signal=INT", sys.executable, "-m", "shoal", "simulate", str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

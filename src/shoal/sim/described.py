@@ -26,7 +26,7 @@ def plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Room):
-        return value._asdict()
+        return _amounts(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
@@ -40,7 +40,12 @@ def plain(value: object) -> object:
 
 def hosts_value(hosts: Sequence[Room]) -> list[dict[str, object]]:
     """How many there are of each kind, in the order in which they appear."""
-    return [{"count": number, **room._asdict()} for room, number in Counter(hosts).items()]
+    return [{"count": number, **_amounts(room)} for room, number in Counter(hosts).items()]
+
+
+def _amounts(room: Room) -> dict[str, int]:
+    """Places for Pods only where they are counted."""
+    return {name: each for name, each in room._asdict().items() if each or name != "pods"}
 
 
 def workload_value(workload: Workload) -> dict[str, object]:

@@ -52,6 +52,8 @@ def find(facts: JobFacts, history: History, limits: Limits, settings: OptimizerS
         return model
     had = [size_of(point) for point in points]
     memories = memories_of(facts, settings)
+    if cost_of(facts, settings, memories) <= 0:
+        return "the job has no nodes at the moment"
     best = best_size(
         model, facts, limits, settings, memories, measured=had, canary=history.canary, skew=load_skew(facts)
     )
