@@ -414,6 +414,15 @@ def test_nobody_grows_within_the_freezing_window(why: dict) -> None:
     assert not decide(hosts(1), replace(running("job", 1), **why)).changes
 
 
+def test_who_asks_for_more_within_its_window_grows_into_free_room_and_hands_nothing_over() -> None:
+    """Row 14: the window still keeps it from what nobody asked for."""
+    more = replace(running("more", 6, most=8, v=1e6), asked=6, frozen_until=1e9)
+    less = running("less", 1, most=8)
+    assert targets(decide(hosts(1, cores=8), more, replace(less, max=1))) == {"more": 7}
+    assert targets(decide(hosts(1, cores=7), more, less)) == {}
+    assert targets(decide(hosts(1, cores=7), replace(more, frozen_until=0.0), less)) != {}
+
+
 def test_training_gives_way_to_services_whatever_it_deserves() -> None:
     """Row 21: the largest key first, on the host where it fits with the least to spare; nobody grows meanwhile."""
     jobs = [

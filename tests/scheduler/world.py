@@ -101,6 +101,7 @@ class World:
             attained=standing.attained,
             waiting_since=standing.waiting_since,
             frozen_until=standing.frozen_until,
+            asked=standing.asked,
             resizing=False,
         )
 

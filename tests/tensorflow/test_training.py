@@ -67,7 +67,7 @@ def a_job(gate: Path) -> Iterator[Callable[..., Job]]:
 
 
 def is_counted_right(job: Job) -> bool:
-    """No step is lost, none done twice. A worker reads the count before its own step, and may miss one of each other's."""
+    """No step is lost, none done twice. A worker reads the count before its step, and may miss one of each other's."""
     workers = 3
     return SIZE // BATCH - workers <= max(step.step for step in job.steps()) <= SIZE // BATCH - 1
 

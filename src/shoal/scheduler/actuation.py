@@ -27,7 +27,7 @@ class Standing:
     """Its last change is not yet done."""
     frozen_until: Seconds = 0.0
     asked: int = 0
-    """The most it asked for when that was decided. Who asks for more since then is not frozen."""
+    """The most it asked for when that was decided."""
     short_since: Seconds | None = None
     """Since when it has been admitted without hosts for all of its gang. It is not kept: a new leader counts anew."""
 
@@ -46,17 +46,14 @@ def arrive(
 def advance(
     standing: Standing, job: Job, running: Room, capacity: Room, now: Seconds, settings: SchedulerSettings
 ) -> Standing:
-    """Time passes: service is counted at the rate of the Pods that run, and a change that is done freezes the job,
-    unless it has come to ask for more: windows keep us from moving jobs to and fro, not people from getting what they
-    want. `running` is what all its running Pods have together."""
+    """Time passes: service is counted at the rate of the Pods that run, and a change that is done freezes the job.
+    `running` is what all its running Pods have together."""
     rate = score(running, capacity, settings) * settings.base_weight / weight(job, settings)
     if rate != standing.attained.rate:
         standing = replace(standing, attained=Attained(v=standing.attained.now(now), at=now, rate=rate))
     if standing.settling and not job.resizing:
         window = settings.freezing_window if job.freezing_window is None else job.freezing_window
         standing = replace(standing, settling=False, frozen_until=now + window)
-    if standing.frozen_until > now and job.max > standing.asked:
-        standing = replace(standing, frozen_until=0.0)
     if _is_short(job) != (standing.short_since is not None):
         standing = replace(standing, short_since=now if _is_short(job) else None)
     return standing

@@ -34,7 +34,7 @@ JOB = np.dtype(
         ("fixed_cpu", "i8"), ("fixed_memory", "i8"), ("fixed_gpu", "i8"), ("fixed_pods", "i8"), ("has_servers", "?"),
         ("shape", "i8"), ("namespace", "i8"), ("priority", "i8"), ("created", "f8"),
         ("is_known", "?"), ("v", "f8"), ("at", "f8"), ("rate", "f8"),
-        ("resizing", "?"), ("frozen_until", "f8"), ("waiting_since", "f8"),
+        ("resizing", "?"), ("frozen_until", "f8"), ("wants_more", "?"), ("waiting_since", "f8"),
     ]
 )  # fmt: skip
 
@@ -122,7 +122,8 @@ def job_record(job: Job, vocabulary: Vocabulary) -> tuple[Any, ...]:
         vocabulary.shapes.number(Shape(job.each, job.pools)), vocabulary.namespaces.number(job.key.namespace),
         _NUMBER[job.priority], job.created,
         *((False, 0.0, 0.0, 0.0) if attained is None else (True, attained.v, attained.at, attained.rate)),
-        job.resizing, job.frozen_until, np.nan if job.waiting_since is None else job.waiting_since,
+        job.resizing, job.frozen_until, 0 < job.asked < job.max,
+        np.nan if job.waiting_since is None else job.waiting_since,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def _hungry(plan: Round) -> Ints:
     """Jobs that would take more: admitted, below their most, not frozen, with enough cores for their devices."""
     jobs, n = plan.columns.jobs, np.array(plan.n, dtype=np.int64)
     able = (n > 0) & (n < jobs["most"]) & (jobs["cpu"] >= plan.settings.cpu_per_gpu * jobs["gpu"])
-    able &= ~np.array(plan.frozen, dtype=np.bool_)
+    able &= ~np.array(plan.may_not_grow, dtype=np.bool_)
     for job, draft in plan.drafts.items():
         if draft.gave:
             able[job] = False

@@ -186,7 +186,10 @@ def _has_overdue(plan: Round) -> bool:
     """Whether a gang has been without a part of its hosts for `reserve_after`, so that its room should be defended; but
     not for so long that it seems to wait for something else than room."""
     after = plan.settings.reserve_after
-    return any(after <= _short_for(plan, job) < SURELY_ROOM * after for job in _without_host(plan))
+    return any(
+        after <= _short_for(plan, job) < SURELY_ROOM * after and not _is_optimistic(plan, job)
+        for job in _without_host(plan)
+    )
 
 
 def _short_for(plan: Round, job: int) -> float:

@@ -3,7 +3,7 @@
 A round has four phases, each in a module of its own: what has to be done (`mandatory`), who may start (`admit`), who
 grows into free room (`fill`), and, when none of these had anything to do, who hands a trainer to whom (`fairness`).
 While something mandatory has no host yet, jobs that matter less do not start, and nobody grows. While a gang that was
-started should have its hosts and has not, nobody is given room that others are still leaving: the new Pods would not
+started should have its hosts and has not, nobody grows into room that others are still leaving: the new Pods would not
 wait for it, and take what is kept for the gang.
 """
 

@@ -69,7 +69,10 @@ class Round:
         self.least: list[int] = jobs["least"].tolist()
         self.most: list[int] = jobs["most"].tolist()
         self.unit: list[int] = jobs["unit"].tolist()
-        self.frozen: list[bool] = (jobs["resizing"] | (jobs["frozen_until"] > now)).tolist()
+        windows = jobs["frozen_until"] > now
+        self.frozen: list[bool] = (jobs["resizing"] | windows).tolist()
+        self.may_not_grow: list[bool] = (jobs["resizing"] | (windows & ~jobs["wants_more"])).tolist()
+        """Windows keep us from moving jobs to and fro, not people from getting what they have come to ask for."""
         self.drafts: dict[int, Draft] = {}
         self.waits: list[Wait] = []
         self.nominations: list[Nomination] = []

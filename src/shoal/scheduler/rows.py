@@ -182,6 +182,9 @@ class Job:
     short_since: Seconds | None = None
     """Since when it has been admitted without hosts for all of its gang."""
     frozen_until: Seconds = 0.0
+    asked: int = 0
+    """The most it asked for when its last change was decided; 0: not known. Who has come to ask for more grows into
+    free room although it is frozen."""
     freezing_window: Seconds | None = None
     """None: the setting."""
 

@@ -103,6 +103,7 @@ def look_at(
         attained=standing.attained,
         waiting_since=standing.waiting_since,
         frozen_until=standing.frozen_until,
+        asked=standing.asked,
         short_since=standing.short_since,
         freezing_window=facts.freezing_window,
     )
