@@ -30,8 +30,11 @@ PIPE_WIDTH = 200
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def watch(look: Callable[[], JobFigures], *, once: bool) -> None:
-    """Show the picture until the job has ended, or once. A master that is being replaced is waited for."""
+def watch(look: Callable[[], JobFigures], ended: Callable[[], str | None], *, once: bool) -> None:
+    """Show the picture until the job has ended, or once. A master that is being replaced is waited for.
+
+    `ended` is asked when nobody answers: how the job ended, in a sentence; None: it runs.
+    """
     console = Console(highlight=False)
     if once or not console.is_terminal:
         print_once(look())
@@ -46,7 +49,10 @@ def watch(look: Callable[[], JobFigures], *, once: bool) -> None:
                 time.sleep(EVERY_SECONDS)
                 last = look()
             except Disconnected:
-                continue
+                said = ended()
+                if said is not None:
+                    live.console.print(said, markup=False)
+                    return
             except KeyboardInterrupt:
                 return
 
