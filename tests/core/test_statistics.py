@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.core.history import Quantity
 from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
 from shoal.core.plans import NodeResource
-from shoal.core.statistics import MOST_NODES, Heard, Now, Statistics
+from shoal.core.statistics import MOST_DEAD, MOST_NODES, Heard, Now, Statistics
 from shoal.core.statistics_kept import BUDGET, packed, unpacked
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -166,6 +166,21 @@ def test_nodes_that_were_silent_longest_are_forgotten_when_there_are_too_many() 
     assert NodeId("worker-1") not in statistics.nodes
 
 
+def test_of_nodes_that_live_no_more_the_last_few_are_remembered_and_do_not_slow_the_others_down() -> None:
+    statistics = Statistics()
+    for number in range(1, 500):
+        statistics.heard(NodeId(f"worker-{number}"), heard(a_process()), after(number / 100))
+    statistics.ticked(now_of(a_node("worker-0"), a_node("worker-1")), after(5))
+    for beat in range(10):
+        statistics.heard(A, heard(a_process()), after(6 + 2 * beat))
+    assert set(statistics.nodes) == {
+        A,
+        NodeId("worker-1"),
+        *(NodeId(f"worker-{n}") for n in range(500 - MOST_DEAD, 500)),
+    }
+    assert len(statistics.nodes[A].history.levels[0].points(Quantity.CPU)) == 10
+
+
 def test_a_large_jobs_nodes_count_less_often_and_a_small_ones_each_time() -> None:
     for nodes, taken in ((250, 8), (1000, 2)):
         statistics = Statistics()
@@ -273,6 +288,19 @@ def test_a_history_that_was_read_back_goes_on() -> None:
 @pytest.mark.parametrize(("nodes", "hours"), [(1, 20), (20, 2), (700, 0.05)])
 def test_however_large_the_job_is_its_statistics_are_small(nodes: int, hours: float) -> None:
     assert 100 < len(packed(a_long_job(nodes, hours))) <= BUDGET
+
+
+def test_those_that_live_no_more_take_no_room_from_those_that_do() -> None:
+    statistics = a_long_job(30, 2)
+    live = tuple(a_node(f"worker-{number}") for number in (0, 1))
+    statistics.ticked(now_of(*live), after(7200))
+    alone = a_long_job(2, 2)
+    alone.ticked(now_of(*live), after(7200))
+    kept, wanted = unpacked(packed(statistics)), unpacked(packed(alone))
+    for node in live:
+        levels = zip(kept.nodes[node.id].history.levels, wanted.nodes[node.id].history.levels, strict=True)
+        assert all(len(level.numbers) == len(other.numbers) for level, other in levels)
+    assert len(packed(statistics)) <= BUDGET
 
 
 @given(st.binary(max_size=200))

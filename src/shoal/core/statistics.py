@@ -8,7 +8,8 @@ What training processes count (`Trained`) comes as counters; two reports of one 
 fallen is another process's, or one that went back to a checkpoint: it is where counting begins again, not a speed.
 
 Bounded: by `MOST_NODES`, and by the levels of each `History`. Above that the nodes that were silent longest are
-forgotten. One owner, the master; `shoal.core.statistics_kept` makes bytes of it for the journal.
+forgotten; and of those that live no more, all but the last `MOST_DEAD`. One owner, the master;
+`shoal.core.statistics_kept` makes bytes of it for the journal.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,8 @@ from shoal.core.history import LARGEST, MANY, History, Quantity, Timeline, sane
 from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
 
 MOST_NODES = 2000
+MOST_DEAD = 20
+"""Nodes that live no more and are remembered: who decides after a loss wants to know what the lost ones used."""
 MOST_TAKEN = 125
 """Heartbeats a second that are taken in. A job of 250 nodes has so many; of a larger one each node counts less often,
 so that its master has time for other things: a node of 1,000 every eight seconds."""
@@ -94,6 +97,8 @@ class Statistics:
         self.job = History(MANY)
         self.nodes: dict[NodeId, Book] = {}
         """Those heard last are last."""
+        self.dead: frozenset[NodeId] = frozenset()
+        """Those of them that lived no more when time last passed."""
         self._mark: JobMark | None = None
         self._is_told = False
         """Somebody speaks for the whole job; else its speed is the sum of what the nodes count themselves."""
@@ -109,7 +114,7 @@ class Statistics:
         while len(self.nodes) > MOST_NODES:
             del self.nodes[next(iter(self.nodes))]
         book.at = at
-        if at - book.taken < len(self.nodes) / MOST_TAKEN - 1.0:
+        if at - book.taken < self._taking:
             return
         book.taken = at
         book.cpu_limit, book.memory_limit = sane(heard.node.cpu_limit), sane(heard.node.memory_limit)
@@ -155,10 +160,22 @@ class Statistics:
         self._ticked = seconds
         self._sum_up(now(), seconds)
 
+    @property
+    def _taking(self) -> float:
+        """Seconds from one heartbeat of a node that is taken in to the next; at most 0: each is."""
+        return (len(self.nodes) - len(self.dead)) / MOST_TAKEN - 1.0
+
     # How it is added up -----------------------------------------------------------------------------------
+
+    def _forget(self, live: Mapping[NodeId, Node]) -> None:
+        dead = [name for name in self.nodes if name not in live]
+        for name in dead[:-MOST_DEAD]:
+            del self.nodes[name]
+        self.dead = frozenset(dead[-MOST_DEAD:])
 
     def _sum_up(self, now: Now, at: float) -> None:
         live = {node.id: node for node in now.nodes}
+        self._forget(live)
         books = {name: book for name, book in self.nodes.items() if at - book.at <= QUIET and name in live}
         if now.workers > 0:
             self.job.add(at, Quantity.WORKERS, now.workers)
