@@ -303,6 +303,15 @@ def test_those_that_live_no_more_take_no_room_from_those_that_do() -> None:
     assert len(packed(statistics)) <= BUDGET
 
 
+@pytest.mark.parametrize("tiny", [1e-310, 5e-324, 1e-31])
+def test_what_is_next_to_nothing_is_written_down_as_nothing(tiny: float) -> None:
+    statistics = Statistics()
+    for beat in range(3):
+        statistics.heard(A, heard(a_process(cpu=tiny)), after(2 * beat))
+    found = unpacked(packed(statistics)).nodes[A].history
+    assert [point.max for point in found.levels[1].points(Quantity.CPU)] == [0.0]
+
+
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_statistics_give_an_empty_history(data: bytes) -> None:
     assert not unpacked(data).nodes

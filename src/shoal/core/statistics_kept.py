@@ -2,8 +2,8 @@
 
 The finest level is left out: it is full again in minutes. Of the others the newest buckets are kept, the job's first;
 what room is left is shared by the nodes that live alike, so a job of thousands keeps little of each; what they leave is
-for those that live no more. A value is two bytes, a part of the largest in its column. Bytes that are no statistics of this release give an empty history: nobody's training
-depends on it.
+for those that live no more. A value is two bytes, a part of the largest in its column. Bytes that are no statistics of
+this release give an empty history: nobody's training depends on it.
 """
 
 import struct
@@ -23,6 +23,8 @@ BUDGET = 32 * 1024
 """Bytes. A Secret has room for 256 KiB of a job's state, and a journal gets them once a minute."""
 JOB_PART = 0.5
 _STEPS = 65534
+_LEAST = 1e-30
+"""Nothing that we measure is smaller: it is as good as nothing, and parts of it are no numbers."""
 _UNKNOWN = 65535
 _OVERHEAD = 48
 """Bytes of a node, besides its rows."""
@@ -151,6 +153,7 @@ def _packed_level(level: Level, rows: int) -> KeptLevel:
 
 def _packed_column(quantity: Quantity, mean: list[float], greatest: list[float]) -> KeptColumn:
     largest = max((value for value in (*mean, *greatest) if isfinite(value)), default=0.0)
+    largest = largest if largest >= _LEAST else 0.0
     return KeptColumn(quantity, largest, _small(mean, largest), _small(greatest, largest))
 
 

@@ -614,11 +614,14 @@ class Master:
             self._happen(Ticked(late=late))
 
     def _watched(self, now: datetime) -> None:
-        """Take the sums, and have the statistics written down when they are due."""
-        self._watch.ticked(self._job, now)
-        if self._keeper is None:
+        """Take the sums, and have the statistics written down when they are due. No fault in them stops the job."""
+        try:
+            self._watch.ticked(self._job, now)
+            kept = None if self._keeper is None else self._watch.due(self._job, now, pace=self._keeper.pace)
+        except Exception:
+            log.exception("the job's statistics are dropped, and begin anew: they cannot be summed up or written down")
+            self._watch = Watch()
             return
-        kept = self._watch.due(self._job, now, pace=self._keeper.pace)
         if kept is not None and kept != self._job.statistics:
             self._job = replace(self._job, statistics=kept)
             self._unrecorded.set()
