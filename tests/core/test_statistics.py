@@ -149,6 +149,38 @@ def test_the_jobs_use_is_the_sum_over_nodes_that_are_heard_and_live() -> None:
     assert job.latest(Quantity.CPU) == 1.0
 
 
+def test_the_speed_of_a_large_job_that_nobody_speaks_for_is_the_sum_over_all_its_nodes() -> None:
+    statistics, live = Statistics(), tuple(a_node(f"worker-{number}") for number in range(1000))
+    for beat in range(20):
+        for node in live:
+            said = heard(a_process(trained=trained(20 * beat, samples=60 * beat)))
+            statistics.heard(node.id, said, after(2 * beat + node.number / 1000))
+        statistics.progressed(20 * beat, None, after(2 * beat + 1))
+        statistics.ticked(now_of(*live, workers=1000), after(2 * beat + 1))
+    assert statistics.job.latest(Quantity.SAMPLES) == pytest.approx(30_000)
+    assert statistics.job.latest(Quantity.CPU) == 1000
+
+
+def test_a_job_whose_processes_have_ended_uses_nothing() -> None:
+    statistics, live = Statistics(), (a_node("worker-0", 4.0), a_node("worker-1", 4.0))
+    for second in range(0, 60, 2):
+        for node in live:
+            has_ended = second > (10 if node.number else 30)
+            statistics.heard(node.id, heard(*(() if has_ended else (a_process(),))), after(second))
+        statistics.ticked(now_of(*live), after(second))
+    sums = [point.last for point in statistics.job.levels[0].points(Quantity.CPU)]
+    assert (sums[0], sums[14], sums[-1]) == (2.0, 1.0, 0.0)
+    assert statistics.job.latest(Quantity.MEMORY) == 0.0
+    assert statistics.job.latest(Quantity.GPU) is None
+
+
+def test_a_master_that_has_heard_nothing_yet_does_not_say_that_nothing_is_used() -> None:
+    before = a_long_job(2, 1)
+    back = unpacked(packed(before))
+    back.ticked(now_of(a_node("worker-0"), a_node("worker-1")), after(3600 - 55))
+    assert back.job.levels[0].points(Quantity.CPU) == []
+
+
 def test_what_the_kernel_counts_against_the_limit_wins_over_what_processes_hold() -> None:
     statistics = Statistics()
     said = heard(a_process(memory=10 * MIB))

@@ -304,6 +304,11 @@ class History:
                     return value
         return None
 
+    def fresh(self, quantity: Quantity, since: float) -> float | None:
+        """What was measured last, if that was not before, to a narrow bucket."""
+        points = self.levels[0].points(quantity, since=since)
+        return points[-1].last if points else None
+
     def peak(self, quantity: Quantity) -> float | None:
         """The most that was ever measured, as far as the history goes."""
         points = (point.max for level in self.levels for point in level.points(quantity))

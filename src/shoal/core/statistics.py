@@ -30,7 +30,7 @@ SOONEST = 0.2
 """Seconds between two reports that make a rate: messages that waited somewhere arrive together, and no time between
 them is no speed."""
 QUIET = 15.0
-"""Seconds after which a node that says nothing is left out of the job's sums."""
+"""Seconds after which a node that says nothing is left out of the job's sums, and so is what it said before."""
 TICK = 2.0
 """Seconds between two sums over all nodes."""
 WORKERS = frozenset({Role.WORKER, Role.CHIEF})
@@ -101,7 +101,7 @@ class Statistics:
         """Those of them that lived no more when time last passed."""
         self._mark: JobMark | None = None
         self._is_told = False
-        """Somebody speaks for the whole job; else its speed is the sum of what the nodes count themselves."""
+        """Somebody counts the whole job's samples; else its speed is the sum of what the nodes count themselves."""
         self._ticked = float("-inf")
 
     # What comes in ----------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Statistics:
     def progressed(self, step: int, samples: int | None, now: datetime) -> None:
         """Training has come so far, by whoever speaks for the world."""
         at = self.timeline.at(now)
-        before, self._is_told = self._mark, True
+        before, self._is_told = self._mark, self._is_told or samples is not None
         if before is not None and before.step <= step and at - before.at < SOONEST:
             return
         self._mark = JobMark(at, step, samples)
@@ -177,39 +177,50 @@ class Statistics:
         live = {node.id: node for node in now.nodes}
         self._forget(live)
         books = {name: book for name, book in self.nodes.items() if at - book.at <= QUIET and name in live}
+        since = at - QUIET - max(0.0, self._taking)
         if now.workers > 0:
             self.job.add(at, Quantity.WORKERS, now.workers)
+        is_heard = any(book.taken > since for book in books.values())
         for quantity in (Quantity.CPU, Quantity.MEMORY, Quantity.GPU):
-            values = [value for book in books.values() if (value := book.history.latest(quantity)) is not None]
-            if values:
+            values = _fresh(books.values(), quantity, since)
+            # Agents that speak and have nothing to tell of have no processes: the job uses nothing.
+            if values or (is_heard and self.job.latest(quantity) is not None):
                 self.job.add(at, quantity, sum(values))
-        if not self._is_told:
-            speeds = [
-                speed for book in books.values() if (speed := book.history.recent(Quantity.SAMPLES, at, 2 * TICK))
-            ]
-            self.job.add(at, Quantity.SAMPLES, sum(speeds) if speeds else None)
+        speeds = [] if self._is_told else _fresh(books.values(), Quantity.SAMPLES, since)
+        self.job.add(at, Quantity.SAMPLES, sum(speeds) if speeds else None)
         workers = {name: book for name, book in books.items() if live[name].role in WORKERS}
         servers = {name: book for name, book in books.items() if live[name].role is Role.PS}
-        self._by_role(at, workers, live, Quantity.WORKER_CPU, Quantity.WORKER_GRANT)
-        self._by_role(at, servers, live, Quantity.PS_CPU, Quantity.PS_GRANT)
+        self._by_role(at, since, workers, live, Quantity.WORKER_CPU, Quantity.WORKER_GRANT)
+        self._by_role(at, since, servers, live, Quantity.PS_CPU, Quantity.PS_GRANT)
         if servers:
             self.job.add(at, Quantity.PS, len(servers))
             busy = [
                 used / granted
                 for name, book in servers.items()
-                if (used := book.history.latest(Quantity.CPU)) is not None and (granted := live[name].resource.cpu)
+                if (used := book.history.fresh(Quantity.CPU, since)) is not None
+                and (granted := live[name].resource.cpu)
             ]
             self.job.add(at, Quantity.PS_BUSIEST, max(busy, default=None))
 
     def _by_role(
-        self, at: float, books: Mapping[NodeId, Book], live: Mapping[NodeId, Node], used: Quantity, granted: Quantity
+        self,
+        at: float,
+        since: float,
+        books: Mapping[NodeId, Book],
+        live: Mapping[NodeId, Node],
+        used: Quantity,
+        granted: Quantity,
     ) -> None:
-        uses = [value for book in books.values() if (value := book.history.latest(Quantity.CPU)) is not None]
+        uses = _fresh(books.values(), Quantity.CPU, since)
         grants = [cpu for name in books if (cpu := live[name].resource.cpu) is not None]
         if uses:
             self.job.add(at, used, sum(uses) / len(uses))
         if grants:
             self.job.add(at, granted, median(grants))
+
+
+def _fresh(books: Iterable[Book], quantity: Quantity, since: float) -> list[float]:
+    return [value for book in books if (value := book.history.fresh(quantity, since)) is not None]
 
 
 def _sum(values: list[float]) -> float | None:
