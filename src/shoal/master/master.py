@@ -299,12 +299,16 @@ class Master:
         self._happen(StopAsked(reason=reason, grace=grace))
 
     def metrics_text(self) -> bytes:
-        return self._metrics.text(self._job, self.figures(with_history=False))
+        return self._metrics.text(self._job, self.figures(with_history=False, with_sparks=False))
 
-    def figures(self, *, with_history: bool = True, histories_of: Collection[str] = ()) -> JobFigures:
+    def figures(
+        self, *, with_history: bool = True, with_sparks: bool = True, histories_of: Collection[str] = ()
+    ) -> JobFigures:
         """What the job uses and how fast it is; with the histories of these nodes."""
         known, now = self._watch.statistics, self._clock.now()
-        return figures(self._job, known, now, with_history=with_history, histories_of=histories_of)
+        return figures(
+            self._job, known, now, with_history=with_history, with_sparks=with_sparks, histories_of=histories_of
+        )
 
     # Agents (the server's door) ---------------------------------------------------------------------------
 
