@@ -83,6 +83,13 @@ def test_messages_become_figures_and_survive_the_journal() -> None:
     assert [point.mean for point in speeds][:3] == pytest.approx([50.0] * 3, rel=1e-3)
 
 
+def test_workers_are_nodes_however_many_processes_each_has() -> None:
+    watch, story = Watch(), Story(nodes=2, nproc=4)
+    story.train("worker-0", "worker-1")
+    watch.ticked(story.job, T0)
+    assert watch.statistics.job.latest(Quantity.WORKERS) == 2
+
+
 def test_statistics_alone_are_a_minor_record_that_another_master_can_do_without() -> None:
     job = Story().job
     change = journal.change(job, replace(job, statistics=b"something"))

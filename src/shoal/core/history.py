@@ -45,7 +45,7 @@ class Quantity(StrEnum):
     WORK = "work_seconds"
     """The part of a step in which the process did not wait for others: who is slow has more of it."""
     WORKERS = "workers"
-    """Of the job: training processes in the world."""
+    """Of the job: nodes whose training processes are in the world."""
     WORKER_CPU = "worker_cpu"
     """Of the job, here and below by role: cores that a node uses, the mean over them; a chief is a worker."""
     WORKER_GRANT = "worker_cpu_granted"

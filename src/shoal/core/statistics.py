@@ -86,7 +86,7 @@ class Now:
     """What the owner knows of the job besides, when time has passed."""
 
     workers: int
-    """Training processes in the world; 0: there is none."""
+    """Nodes in the world; 0: there is none."""
     nodes: Iterable[Node] = ()
     """Those that live."""
 

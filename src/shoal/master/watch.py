@@ -71,6 +71,6 @@ def heard(message: Heartbeat) -> Heard:
 def _now(job: Job) -> Now:
     committed = job.rendezvous.committed
     return Now(
-        workers=committed.size if committed is not None else 0,
+        workers=len(committed.members) if committed is not None else 0,
         nodes=tuple(node for node in job.nodes.values() if node.is_live),
     )
