@@ -35,6 +35,7 @@ def writes(watch: Watch, story: Story, *, seconds: int, pace: timedelta = ZERO) 
     found = []
     for second in range(seconds):
         now = story.job.started + timedelta(seconds=second)
+        watch.heard(A, a_heartbeat(), now)
         if watch.due(story.job, now, pace=pace) is not None:
             found.append(second)
     return found
@@ -60,6 +61,16 @@ def test_a_clock_that_was_set_back_stops_nothing() -> None:
     assert writes(watch, story, seconds=60)
     story.job = replace(story.job, started=story.job.started - timedelta(days=1))
     assert writes(watch, story, seconds=300)
+
+
+def test_what_is_written_down_is_not_written_again_while_nobody_speaks() -> None:
+    watch, story = Watch(), Story()
+    assert writes(watch, story, seconds=60)
+    later = [story.job.started + timedelta(minutes=minute) for minute in range(2, 60)]
+    kept = [watch.due(story.job, now, pace=ZERO) for now in later]
+    assert sum(each is not None for each in kept) <= 1
+    watch.heard(A, a_heartbeat(), later[-1])
+    assert watch.due(story.job, later[-1] + timedelta(minutes=1), pace=ZERO) is not None
 
 
 def test_messages_become_figures_and_survive_the_journal() -> None:
