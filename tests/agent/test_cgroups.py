@@ -76,10 +76,10 @@ def lay(root: Path, files: dict[str, str]) -> None:
 MEMINFO = "MemTotal:       16777216 kB\nMemFree: 1 kB\n"
 
 
-def limits(tmp_path: Path, own: str, files: dict[str, str]) -> NodeLimits:
+def limits(tmp_path: Path, own: str, files: dict[str, str], *, owns_container: bool = True) -> NodeLimits:
     lay(tmp_path / "proc", {"self/cgroup": own, "meminfo": MEMINFO})
     lay(tmp_path / "sys", files)
-    return NodeLimits(proc=tmp_path / "proc", mount=tmp_path / "sys")
+    return NodeLimits(owns_container=owns_container, proc=tmp_path / "proc", mount=tmp_path / "sys")
 
 
 def test_version_2_every_cgroup_above_counts(tmp_path: Path) -> None:
@@ -110,6 +110,12 @@ def test_version_2_in_a_container_the_mounts_root_is_the_containers_own(tmp_path
     )
 
 
+def test_what_a_container_holds_is_not_the_memory_of_each_of_its_nodes(tmp_path: Path) -> None:
+    files = {"memory.max": str(GIB), "memory.current": "5000"}
+    seen = limits(tmp_path, "0::/\n", files, owns_container=False).look()
+    assert (seen.memory_limit, seen.memory_bytes) == (GIB, None)
+
+
 def test_version_1_beside_a_version_2_without_controllers(tmp_path: Path) -> None:
     seen = limits(
         tmp_path,
@@ -131,6 +137,21 @@ def test_without_cgroups_the_machine_is_the_limit(tmp_path: Path) -> None:
     seen = limits(tmp_path, "", {}).look()
     assert seen.cpu_limit == len(os.sched_getaffinity(0))
     assert (seen.memory_limit, seen.memory_bytes) == (16 * GIB, None)
+
+
+def test_a_hierarchy_that_nobody_may_look_into_limits_nothing(tmp_path: Path) -> None:
+    lay(tmp_path / "proc", {"self/cgroup": "0::/\n4:memory:/job\n2:cpu:/job\n", "meminfo": MEMINFO})
+    lay(tmp_path / "sys", {"memory.max": str(GIB), "cpu.max": "10000 100000"})
+    (tmp_path / "sys").chmod(0)
+    tmp_path.chmod(0o711)
+    look = (
+        "import os, pathlib\n"
+        "from shoal.agent.cgroups import NodeLimits\n"
+        "if os.getuid() == 0: os.setuid(65534)  # root may look into everything\n"
+        "print(NodeLimits(proc=pathlib.Path('proc'), mount=pathlib.Path('sys')).look().memory_limit)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", look], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (str(16 * GIB), "")
 
 
 def test_a_limit_that_is_changed_is_seen_and_one_that_is_gone_is_none(tmp_path: Path) -> None:

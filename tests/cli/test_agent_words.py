@@ -22,6 +22,7 @@ FULL = AgentSettings(
     python="/opt/python",
     host="here",
     address="10.0.0.2",
+    owns_container=True,
     role="trainer",
     run_id="run",
     max_restarts=0,
@@ -80,14 +81,22 @@ def test_in_a_pod_everything_comes_in_the_environment_and_stops_at_the_agent() -
         "SHOAL_AGENT_JOB": "mnist",
         "SHOAL_AGENT_NODE": "worker-3",
         "SHOAL_AGENT_SLOTS": "2",
+        "SHOAL_AGENT_CONTAINER": "own",
         "SHOAL_TOKEN": "t0ken",
         "PATH": "/nowhere",
     }
     made = agent.settings(("--slots", "4", "--", "/opt/conda/bin/python3", "train.py"), environment)
     assert made is not None
     assert (made.master, made.node, made.slots) == ("wss://mnist-master.team.svc:7417", "worker-3", 4)
+    assert made.owns_container
     assert made.python == "/opt/conda/bin/python3"
     assert not any(name.startswith("SHOAL_AGENT_") for name in made.environment)
+
+
+def test_a_node_that_shoal_run_starts_in_a_pod_shares_its_container_whatever_the_environment_says() -> None:
+    made = agent.settings(agent.words(SPARE), {"SHOAL_AGENT_CONTAINER": "own", "SHOAL_TOKEN": "t0ken"})
+    assert made is not None
+    assert not made.owns_container
 
 
 def test_a_bad_value_in_the_environment_is_named_by_its_variable() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -56,6 +57,17 @@ async def test_figures_of_a_status_are_shown_as_a_table_as_json_and_as_yaml(clus
     assert json.loads(capsys.readouterr().out)["nodes"][0]["cpu"] == 1.25
     await top(cluster, output="yaml")
     assert "samples_per_second: 312.5" in capsys.readouterr().out
+
+
+async def test_figures_that_are_old_say_so(cluster: Cluster, capsys: Any) -> None:
+    figures = dict[str, Any](TRAINING["figures"])  # type: ignore[call-overload]
+    await submit(cluster, {**TRAINING, "figures": {**figures, "at": datetime.now(UTC).isoformat()}})
+    await top(cluster)
+    assert "ago" not in capsys.readouterr().out
+    job = await cluster.client.get(ELASTIC_JOBS, "mnist", namespace="default")
+    await cluster.client.replace(ELASTIC_JOBS, {**job, "status": {"training": TRAINING}}, subresource="status")
+    await top(cluster)
+    assert "as it was" in capsys.readouterr().out
 
 
 async def test_a_job_that_told_nothing_and_one_that_is_not_there_are_named(cluster: Cluster) -> None:

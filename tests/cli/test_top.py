@@ -1,17 +1,25 @@
 """`shoal top`: how figures look, and what comes out of a job that cannot be asked."""
 
 import io
+import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from tests.e2e.harness import environment
 
+from shoal.cli import jobs, top
+from shoal.cli.registry import JobRecord, JobResult, Registry, process_started
 from shoal.cli.top import BARS, picture, spark
 from shoal.core.figures import JobFigures, NodeFigures
 from shoal.core.view import JobPhase
@@ -87,3 +95,55 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, words: tuple[str, ...], co
         [sys.executable, "-m", "shoal", *words], env=environment(tmp_path), capture_output=True, text=True, check=False
     )
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+
+
+# Until the end -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def a_master(figures: JobFigures, then: Callable[[], object]) -> Iterator[str]:
+    """It answers once, does `then`, and never answers again."""
+    answers = [msgspec.json.encode(figures)]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not answers:
+                return
+            then()
+            body = answers.pop()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_live_picture_follows_the_next_master_and_ends_with_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(top, "EVERY_SECONDS", 0.01)
+    pid = os.getpid()
+    record = JobRecord(
+        name="demo", uid="u", pid=pid, pid_started=process_started(pid) or 0, started=NOW, command=("x",), logs=""
+    )
+    registry = Registry(tmp_path)
+    entry = registry.claim(record, {"admin": "secret"}, own_logs=True)
+    result = JobResult(phase="succeeded", exit_code=0, reason="", ended=NOW)
+    with (
+        a_master(a_job(step=222), lambda: entry.updated(result=result)) as second,
+        a_master(a_job(step=111), lambda: entry.updated(url=second)) as first,
+    ):
+        entry.updated(url=first)
+        jobs.show_top(registry, "demo", once=False, output="table", node=None)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("step 111", "step 222", "demo: succeeded"))

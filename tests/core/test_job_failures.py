@@ -13,6 +13,7 @@ from shoal.core.job.values import (
     LeaveNode,
     NodeExited,
     NodeLeft,
+    NodeReady,
     PeerLost,
     ProcessExited,
     RestartNode,
@@ -40,6 +41,21 @@ def test_an_early_error_of_one_of_two_processes_of_a_node_is_not_an_error_on_eve
     story.wait(2)
     assert story.job.ending is None
     assert story.told(RestartNode)[-1].to == ("worker-0",)
+
+
+def test_an_error_on_every_rank_is_seen_where_nodes_have_other_numbers_of_processes() -> None:
+    story = Story(nodes=2, nproc=3)
+    story.join("worker-0", "worker-1")
+    for node, processes in (("worker-0", 1), ("worker-1", 2)):
+        steps = (None,) * processes
+        story.happen(NodeReady(node=NodeId(node), incarnation=1, steps=steps, sdk=False))
+    story.ack()
+    exit = ProcessExit(code=1, error="ValueError: everywhere", uptime_seconds=1)
+    for node, local_rank in (("worker-0", 0), ("worker-1", 0), ("worker-1", 1)):
+        assert story.job.ending is None
+        story.happen(ProcessExited(node=NodeId(node), incarnation=1, local_rank=local_rank, exit=exit))
+    assert story.job.ending is not None
+    assert "on every rank" in story.view.reason
 
 
 def test_an_error_beside_a_rank_that_ended_well_is_not_an_error_on_every_rank() -> None:

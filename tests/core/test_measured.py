@@ -8,6 +8,7 @@ import pytest
 from tests.core.job_builders import T0, Story
 
 from shoal.api.elasticjob import Strategy
+from shoal.core.cleaning import cleaned
 from shoal.core.exits import ExitCause
 from shoal.core.facts import JobFacts, RoleFacts
 from shoal.core.measured import MOST, facts_of, node_samples, speeds
@@ -50,7 +51,7 @@ def test_speeds_tell_what_the_job_had_and_none_is_taken_across_a_change() -> Non
     train(statistics, story, begin=0, seconds=310, workers=2, speed=8)
     statistics.broken()
     train(statistics, story, begin=316, seconds=300, workers=3, speed=8)
-    found = speeds(statistics)
+    found = speeds(statistics, T0.timestamp() + 616)
     assert {sample.workers for sample in found} == {2, 3}
     for sample in found:
         assert sample.samples_per_second == pytest.approx(80 * sample.workers, rel=0.02)
@@ -63,7 +64,7 @@ def test_a_nodes_newest_samples_are_fine_and_older_ones_coarse_and_few() -> None
     story, statistics = Story(nodes=1), Statistics()
     train(statistics, story, begin=0, seconds=4800, workers=1, speed=8)
     node = story.job.nodes[NodeId("worker-0")]
-    samples = node_samples(statistics, node, 24)
+    samples = node_samples(statistics, node, T0.timestamp() + 4800, 24)
     gaps = [b.at - a.at for a, b in pairwise(samples)]
     assert len(samples) <= 24
     assert set(gaps[-15:]) == {30}
@@ -90,6 +91,17 @@ def test_the_facts_of_a_job_are_bounded_and_name_who_ran_out_of_memory() -> None
     assert found.exits[0].cause is ExitCause.OOM
     assert found.in_change
     assert found.now >= found.speeds[-1].at - 30
+
+
+def test_the_facts_of_a_healthy_job_need_no_cleaning_at_any_moment() -> None:
+    story, statistics = Story(nodes=2), Statistics()
+    for begin in range(0, 1300, 26):
+        train(statistics, story, begin=begin, seconds=26, workers=2, speed=8)
+        found = facts(story, statistics, begin + 25)
+        assert cleaned(found)[1] == ""
+        assert all(sample.at <= found.now for node in found.nodes for sample in node.samples)
+        assert all(sample.at <= found.now for sample in found.speeds)
+    assert found.speeds[-1].at > found.now - 60
 
 
 def test_a_job_of_which_nothing_is_known_has_facts_all_the_same() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.core.history import Quantity
 from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
 from shoal.core.plans import NodeResource
-from shoal.core.statistics import MOST_NODES, Heard, Now, Statistics
+from shoal.core.statistics import MOST_DEAD, MOST_NODES, Heard, Now, Statistics
 from shoal.core.statistics_kept import BUDGET, packed, unpacked
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)
@@ -149,6 +149,38 @@ def test_the_jobs_use_is_the_sum_over_nodes_that_are_heard_and_live() -> None:
     assert job.latest(Quantity.CPU) == 1.0
 
 
+def test_the_speed_of_a_large_job_that_nobody_speaks_for_is_the_sum_over_all_its_nodes() -> None:
+    statistics, live = Statistics(), tuple(a_node(f"worker-{number}") for number in range(1000))
+    for beat in range(20):
+        for node in live:
+            said = heard(a_process(trained=trained(20 * beat, samples=60 * beat)))
+            statistics.heard(node.id, said, after(2 * beat + node.number / 1000))
+        statistics.progressed(20 * beat, None, after(2 * beat + 1))
+        statistics.ticked(now_of(*live, workers=1000), after(2 * beat + 1))
+    assert statistics.job.latest(Quantity.SAMPLES) == pytest.approx(30_000)
+    assert statistics.job.latest(Quantity.CPU) == 1000
+
+
+def test_a_job_whose_processes_have_ended_uses_nothing() -> None:
+    statistics, live = Statistics(), (a_node("worker-0", 4.0), a_node("worker-1", 4.0))
+    for second in range(0, 60, 2):
+        for node in live:
+            has_ended = second > (10 if node.number else 30)
+            statistics.heard(node.id, heard(*(() if has_ended else (a_process(),))), after(second))
+        statistics.ticked(now_of(*live), after(second))
+    sums = [point.last for point in statistics.job.levels[0].points(Quantity.CPU)]
+    assert (sums[0], sums[14], sums[-1]) == (2.0, 1.0, 0.0)
+    assert statistics.job.latest(Quantity.MEMORY) == 0.0
+    assert statistics.job.latest(Quantity.GPU) is None
+
+
+def test_a_master_that_has_heard_nothing_yet_does_not_say_that_nothing_is_used() -> None:
+    before = a_long_job(2, 1)
+    back = unpacked(packed(before))
+    back.ticked(now_of(a_node("worker-0"), a_node("worker-1")), after(3600 - 55))
+    assert back.job.levels[0].points(Quantity.CPU) == []
+
+
 def test_what_the_kernel_counts_against_the_limit_wins_over_what_processes_hold() -> None:
     statistics = Statistics()
     said = heard(a_process(memory=10 * MIB))
@@ -164,6 +196,21 @@ def test_nodes_that_were_silent_longest_are_forgotten_when_there_are_too_many() 
     assert len(statistics.nodes) == MOST_NODES
     assert A in statistics.nodes
     assert NodeId("worker-1") not in statistics.nodes
+
+
+def test_of_nodes_that_live_no_more_the_last_few_are_remembered_and_do_not_slow_the_others_down() -> None:
+    statistics = Statistics()
+    for number in range(1, 500):
+        statistics.heard(NodeId(f"worker-{number}"), heard(a_process()), after(number / 100))
+    statistics.ticked(now_of(a_node("worker-0"), a_node("worker-1")), after(5))
+    for beat in range(10):
+        statistics.heard(A, heard(a_process()), after(6 + 2 * beat))
+    assert set(statistics.nodes) == {
+        A,
+        NodeId("worker-1"),
+        *(NodeId(f"worker-{n}") for n in range(500 - MOST_DEAD, 500)),
+    }
+    assert len(statistics.nodes[A].history.levels[0].points(Quantity.CPU)) == 10
 
 
 def test_a_large_jobs_nodes_count_less_often_and_a_small_ones_each_time() -> None:
@@ -273,6 +320,28 @@ def test_a_history_that_was_read_back_goes_on() -> None:
 @pytest.mark.parametrize(("nodes", "hours"), [(1, 20), (20, 2), (700, 0.05)])
 def test_however_large_the_job_is_its_statistics_are_small(nodes: int, hours: float) -> None:
     assert 100 < len(packed(a_long_job(nodes, hours))) <= BUDGET
+
+
+def test_those_that_live_no_more_take_no_room_from_those_that_do() -> None:
+    statistics = a_long_job(30, 2)
+    live = tuple(a_node(f"worker-{number}") for number in (0, 1))
+    statistics.ticked(now_of(*live), after(7200))
+    alone = a_long_job(2, 2)
+    alone.ticked(now_of(*live), after(7200))
+    kept, wanted = unpacked(packed(statistics)), unpacked(packed(alone))
+    for node in live:
+        levels = zip(kept.nodes[node.id].history.levels, wanted.nodes[node.id].history.levels, strict=True)
+        assert all(len(level.numbers) == len(other.numbers) for level, other in levels)
+    assert len(packed(statistics)) <= BUDGET
+
+
+@pytest.mark.parametrize("tiny", [1e-310, 5e-324, 1e-31])
+def test_what_is_next_to_nothing_is_written_down_as_nothing(tiny: float) -> None:
+    statistics = Statistics()
+    for beat in range(3):
+        statistics.heard(A, heard(a_process(cpu=tiny)), after(2 * beat))
+    found = unpacked(packed(statistics)).nodes[A].history
+    assert [point.max for point in found.levels[1].points(Quantity.CPU)] == [0.0]
 
 
 @given(st.binary(max_size=200))

@@ -141,6 +141,21 @@ async def test_a_plan_that_fails_comes_again(play: Play) -> None:
     assert [n.id for n in plan.launch_nodes] == ["worker-2"]
 
 
+async def test_statistics_that_cannot_be_summed_up_are_dropped_and_the_job_goes_on(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = play.master._watch
+    del broken.statistics.job  # a fault that nobody has thought of
+    async with asyncio.timeout(30):
+        while play.master._watch is broken and not play.running.done():
+            await asyncio.sleep(0.01)
+    assert "statistics are dropped" in caplog.text
+    agents = await play.trains("worker-0", "worker-1")
+    assert play.master.figures().world_size == 2
+    for agent in agents:
+        await agent.close()
+
+
 async def test_a_node_of_another_job_or_unknown_is_refused(play: Play) -> None:
     with pytest.raises(Refused, match="no node worker-9"):
         await play.agent("worker-9")

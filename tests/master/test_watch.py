@@ -35,6 +35,7 @@ def writes(watch: Watch, story: Story, *, seconds: int, pace: timedelta = ZERO) 
     found = []
     for second in range(seconds):
         now = story.job.started + timedelta(seconds=second)
+        watch.heard(A, a_heartbeat(), now)
         if watch.due(story.job, now, pace=pace) is not None:
             found.append(second)
     return found
@@ -62,6 +63,16 @@ def test_a_clock_that_was_set_back_stops_nothing() -> None:
     assert writes(watch, story, seconds=300)
 
 
+def test_what_is_written_down_is_not_written_again_while_nobody_speaks() -> None:
+    watch, story = Watch(), Story()
+    assert writes(watch, story, seconds=60)
+    later = [story.job.started + timedelta(minutes=minute) for minute in range(2, 60)]
+    kept = [watch.due(story.job, now, pace=ZERO) for now in later]
+    assert sum(each is not None for each in kept) <= 1
+    watch.heard(A, a_heartbeat(), later[-1])
+    assert watch.due(story.job, later[-1] + timedelta(minutes=1), pace=ZERO) is not None
+
+
 def test_messages_become_figures_and_survive_the_journal() -> None:
     watch, story = Watch(), Story(nodes=1)
     for beat in range(60):
@@ -81,6 +92,13 @@ def test_messages_become_figures_and_survive_the_journal() -> None:
     assert [point.mean for point in level.points(Quantity.GPU)][:3] == pytest.approx([1.0] * 3, rel=1e-3)
     speeds = another.statistics.job.levels[1].points(Quantity.SAMPLES)
     assert [point.mean for point in speeds][:3] == pytest.approx([50.0] * 3, rel=1e-3)
+
+
+def test_workers_are_nodes_however_many_processes_each_has() -> None:
+    watch, story = Watch(), Story(nodes=2, nproc=4)
+    story.train("worker-0", "worker-1")
+    watch.ticked(story.job, T0)
+    assert watch.statistics.job.latest(Quantity.WORKERS) == 2
 
 
 def test_statistics_alone_are_a_minor_record_that_another_master_can_do_without() -> None:

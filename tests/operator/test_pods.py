@@ -89,6 +89,7 @@ def test_a_member_has_a_process_for_each_device_that_it_gets(
     resources = {} if spec is None else {"resources": {"limits": {"nvidia.com/gpu": spec}}}
     pod = a_member_pod(with_container(**resources), resource=Resource(gpu_num=given))
     assert env(pod)["SHOAL_AGENT_SLOTS"] == processes
+    assert env(pod)["SHOAL_AGENT_CONTAINER"] == "own"
 
 
 def test_a_pod_says_whose_it_is_and_which_place_it_takes() -> None:

@@ -2,9 +2,14 @@
 
 A process is in one cgroup of each hierarchy, and what any cgroup above it allows holds for it too. Inside a container
 the paths that `/proc/self/cgroup` names may be the host's, which are not there: then the mount's root is the
-container's own cgroup. Most functions are pure: text of the kernel in, numbers out, None for "no limit" and for text
-that says nothing. `NodeLimits` finds the files once and reads them again each time, for limits change while a node
-runs (Kubernetes resizes Pods in place).
+container's own cgroup.
+
+What a cgroup holds is a node's memory only if no other node is in it. Those that `shoal run` starts share the container
+that it is in; there a node's memory is that of its processes.
+
+Most functions are pure: text of the kernel in, numbers out, None for "no limit" and for text that says nothing.
+`NodeLimits` finds the files once and reads them again each time, for limits change while a node runs (Kubernetes
+resizes Pods in place).
 """
 
 import os
@@ -92,12 +97,15 @@ def _is_number(text: str) -> bool:
 class NodeLimits:
     """The limits that hold for this process and its children."""
 
-    def __init__(self, *, proc: Path = Path("/proc"), mount: Path = Path("/sys/fs/cgroup")) -> None:
+    def __init__(
+        self, *, owns_container: bool = False, proc: Path = Path("/proc"), mount: Path = Path("/sys/fs/cgroup")
+    ) -> None:
+        self._owns_container = owns_container
         ours = members(_text(proc / "self" / "cgroup") or "0::/")
-        self._cpu2 = [folder for folder in _folders(ours, "", mount) if (folder / "cpu.max").exists()]
-        self._memory2 = [folder for folder in _folders(ours, "", mount) if (folder / "memory.max").exists()]
-        self._cpu1 = [f for f in _folders(ours, "cpu", mount) if (f / "cpu.cfs_quota_us").exists()]
-        self._memory1 = [f for f in _folders(ours, "memory", mount) if (f / "memory.limit_in_bytes").exists()]
+        self._cpu2 = _having("cpu.max", _folders(ours, "", mount))
+        self._memory2 = _having("memory.max", _folders(ours, "", mount))
+        self._cpu1 = _having("cpu.cfs_quota_us", _folders(ours, "cpu", mount))
+        self._memory1 = _having("memory.limit_in_bytes", _folders(ours, "memory", mount))
         self._cores = len(os.sched_getaffinity(0))
         self._machine = memory_total(_text(proc / "meminfo") or "")
 
@@ -111,11 +119,12 @@ class NodeLimits:
         bounds = list(self._memory_limits())
         narrowest = min(bounds, key=lambda bound: bound[0], default=None)
         is_narrow = narrowest is not None and (self._machine is None or narrowest[0] < self._machine)
+        is_own = self._owns_container and is_narrow
         limit = least(self._machine, None if narrowest is None else narrowest[0])
         return NodeSeen(
             cpu_limit=least(float(self._cores), *cpu),
             memory_limit=None if limit is None else int(limit),
-            memory_bytes=_held(narrowest[1], narrowest[2]) if narrowest is not None and is_narrow else None,
+            memory_bytes=_held(narrowest[1], narrowest[2]) if narrowest is not None and is_own else None,
         )
 
     def _memory_limits(self) -> Iterator[tuple[int, Path, str]]:
@@ -128,6 +137,11 @@ class NodeLimits:
                 amount = memory_max(_text(folder / limit) or "")
                 if amount is not None:
                     yield amount, folder, current
+
+
+def _having(name: str, folders: list[Path]) -> list[Path]:
+    """Those that have a file of this name. `Path.exists` would raise where we may not look."""
+    return [folder for folder in folders if os.path.exists(folder / name)]
 
 
 def _held(folder: Path, current: str) -> int | None:

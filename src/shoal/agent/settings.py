@@ -104,6 +104,8 @@ class AgentSettings:
 
     host: str
     """The machine's name, for people."""
+    owns_container: bool = False
+    """No other node is in its container: the memory that counts against the container's limit is this node's."""
     address: str = "127.0.0.1"
     """Where peers reach this node. Stores and collectives bind to it, so it is loopback unless said otherwise."""
     role: str = "default"

@@ -153,7 +153,7 @@ class Shell:
         self._data_scheduled = False
         self._is_cut_off = False
         self._gpus = Gpus(settings.environment.get("CUDA_VISIBLE_DEVICES"))
-        self._limits = NodeLimits()
+        self._limits = NodeLimits(owns_container=settings.owns_container)
         self._ooms = OomCounter()
         self._ooms_seen = self._ooms.read()
         self._timers: dict[str, asyncio.TimerHandle] = {}

@@ -256,10 +256,16 @@ def top(
     job: JobName = None,
     once: Annotated[bool, typer.Option("--once", help="Show it once and end; so it is in a pipe too.")] = False,
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="table|json|yaml", help="json and yaml: once, with the history.")
+        str,
+        typer.Option(
+            "-o", "--output", metavar="table|json|yaml", help="json and yaml: once; of a local job with its history."
+        ),
     ] = "table",
     node: Annotated[
-        str | None, typer.Option("--node", metavar="NAME", help="Only this node; with its history in json and yaml.")
+        str | None,
+        typer.Option(
+            "--node", metavar="NAME", help="Only this node; of a local job with the node's history in json and yaml."
+        ),
     ] = None,
     platform: PlatformName = None,
     kubeconfig: Kubeconfig = None,

@@ -279,19 +279,29 @@ def _kill(entry: Entry) -> None:
 def show_top(registry: Registry, name: str | None, *, once: bool, output: str, node: str | None) -> None:
     entry = choose(registry, name)
 
-    def look() -> JobFigures:
-        found = client.stats(entry, nodes=() if node is None else (node,))
+    def again() -> Entry:
+        """The entry as it is now: another master has another URL."""
+        return registry.find(entry.record.name) or entry
+
+    def ended() -> str | None:
+        seen = again()
+        if seen.state is JobState.RUNNING:
+            return None
+        return f"{seen.record.name}: {look(seen).phase}"
+
+    def figures() -> JobFigures:
+        found = client.stats(again(), nodes=() if node is None else (node,))
         if node is not None and node not in {each.node for each in found.nodes}:
             known = ", ".join(each.node for each in found.nodes) or "none"
             raise ShoalError(f"job {entry.record.name} has no node named {clean(node)}; its nodes: {known}")
         return found if node is None else replace(found, nodes=tuple(n for n in found.nodes if n.node == node))
 
     if output in ("json", "yaml"):
-        print_value(msgspec.to_builtins(look()), output)
+        print_value(msgspec.to_builtins(figures()), output)
         return
     from shoal.cli import top
 
-    top.watch(look, once=once)
+    top.watch(figures, ended, once=once)
 
 
 # logs ----------------------------------------------------------------------------------------------------

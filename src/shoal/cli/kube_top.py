@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import msgspec
 import yaml
@@ -43,11 +44,12 @@ async def _show(cluster: Cluster, name: str, node: str | None, found: JobFigures
 
     console = Console(highlight=False)
     if once or not console.is_terminal:
-        print_once(found)
+        print_once(found, now=datetime.now(UTC))
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(picture(found, room=max(3, console.height - FIXED_LINES)), refresh=True)
+            room = max(3, console.height - FIXED_LINES)
+            live.update(picture(found, room=room, now=datetime.now(UTC)), refresh=True)
             if found.phase in ENDED:
                 return
             await asyncio.sleep(EVERY_SECONDS)

@@ -7,6 +7,7 @@ in its status (`kube_top`).
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -15,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from shoal.cli.text import clean, count, seconds, size
+from shoal.cli.text import age, clean, count, seconds, size
 from shoal.cli.view import PHASE_STYLE
 from shoal.core.errors import Disconnected
 from shoal.core.figures import JobFigures, NodeFigures
@@ -23,6 +24,8 @@ from shoal.core.view import ENDED
 
 EVERY_SECONDS = 2.0
 """As often as agents tell."""
+OLD = timedelta(seconds=90)
+"""Figures that are older say so: a master in a cluster tells them twice a minute."""
 TIGHT = 0.9
 """The part of a limit above which a figure is shown in red."""
 FIXED_LINES = 6
@@ -30,8 +33,11 @@ PIPE_WIDTH = 200
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def watch(look: Callable[[], JobFigures], *, once: bool) -> None:
-    """Show the picture until the job has ended, or once. A master that is being replaced is waited for."""
+def watch(look: Callable[[], JobFigures], ended: Callable[[], str | None], *, once: bool) -> None:
+    """Show the picture until the job has ended, or once. A master that is being replaced is waited for.
+
+    `ended` is asked when nobody answers: how the job ended, in a sentence; None: it runs.
+    """
     console = Console(highlight=False)
     if once or not console.is_terminal:
         print_once(look())
@@ -46,29 +52,35 @@ def watch(look: Callable[[], JobFigures], *, once: bool) -> None:
                 time.sleep(EVERY_SECONDS)
                 last = look()
             except Disconnected:
-                continue
+                said = ended()
+                if said is not None:
+                    live.console.print(said, markup=False)
+                    return
             except KeyboardInterrupt:
                 return
 
 
-def print_once(job: JobFigures) -> None:
+def print_once(job: JobFigures, *, now: datetime | None = None) -> None:
     """All of it. What reads a pipe has no edge."""
     is_terminal = sys.stdout.isatty()
-    Console(highlight=False, width=None if is_terminal else PIPE_WIDTH).print(picture(job, room=len(job.nodes)))
+    Console(highlight=False, width=None if is_terminal else PIPE_WIDTH).print(
+        picture(job, room=len(job.nodes), now=now)
+    )
 
 
-def picture(job: JobFigures, *, room: int) -> RenderableType:
-    """The job in two lines, its nodes in a table of at most `room` rows."""
-    return Group(_head(job), _figures(job), _table(job.nodes, room))
+def picture(job: JobFigures, *, room: int, now: datetime | None = None) -> RenderableType:
+    """The job in two lines, its nodes in a table of at most `room` rows. `now`: where figures may be old."""
+    return Group(_head(job, now), _figures(job), _table(job.nodes, room))
 
 
-def _head(job: JobFigures) -> Text:
+def _head(job: JobFigures, now: datetime | None) -> Text:
     nodes = count(len(job.nodes), "node")
     return Text.assemble(
         (clean(job.job), "bold"),
         "  ",
         (job.phase.value, PHASE_STYLE[job.phase]),
         f"  {count(job.world_size, 'process')}, {nodes}",
+        (f"  as it was {age(now - job.at)} ago", "yellow") if now is not None and now - job.at > OLD else "",
         no_wrap=True,
         overflow="ellipsis",
     )

@@ -65,6 +65,10 @@ class StateUnavailable(ShoalError):
     """A state store could not do it now: the disk is full, a service does not answer."""
 
 
+class StateTooLarge(StateUnavailable):
+    """A state store has no room for so much, and will not have."""
+
+
 class StateUnreadable(ShoalError):
     """What is stored is no state that this release can read. Nothing of it was touched."""
 

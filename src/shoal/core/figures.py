@@ -11,9 +11,10 @@ from math import isfinite
 
 from shoal.core.history import History, Level, Quantity, Timeline
 from shoal.core.job.values import Job
-from shoal.core.nodes import Node, NodeId
+from shoal.core.nodes import Node
 from shoal.core.statistics import Book, Statistics
 from shoal.core.view import JobPhase
+from shoal.core.world import WorldMember
 
 RECENT = 10.0
 """Seconds that "now" is the mean of."""
@@ -91,14 +92,21 @@ def figures(
     now: datetime,
     *,
     with_history: bool = True,
+    with_sparks: bool = True,
     histories_of: Collection[str] = (),
 ) -> JobFigures:
-    """The job as it is, with its history; with the histories of these nodes."""
+    """The job as it is, with its history; with small pictures; with the histories of these nodes."""
     at = statistics.timeline.at(now)
     asked = _now(statistics.job, at)
     committed = job.rendezvous.committed
+    members = {member.node: member for member in committed.members} if committed is not None else {}
     has_samples = any(Quantity.SAMPLES in (*level.columns, *level.open) for level in statistics.job.levels)
+    speed = Quantity.SAMPLES if has_samples else Quantity.STEPS
     live = [node for node in job.nodes.values() if node.is_live]
+    nodes = (
+        _node(node, members.get(node.id), statistics, at, with_history=node.id in histories_of, with_spark=with_sparks)
+        for node in live
+    )
     return JobFigures(
         job=job.spec.name,
         phase=job.phase,
@@ -112,19 +120,21 @@ def figures(
         cpu=asked(Quantity.CPU),
         memory_bytes=asked(Quantity.MEMORY),
         gpu=asked(Quantity.GPU),
-        recent_speed=_spark(statistics.job.levels[0], Quantity.SAMPLES if has_samples else Quantity.STEPS, at),
-        nodes=tuple(_node(job, node, statistics, at, with_history=node.id in histories_of) for node in live),
+        recent_speed=_spark(statistics.job.levels[0], speed, at) if with_sparks else (),
+        nodes=tuple(nodes),
         history=series(statistics.job, statistics.timeline) if with_history else (),
     )
 
 
-def _node(job: Job, node: Node, statistics: Statistics, at: float, *, with_history: bool) -> NodeFigures:
+def _node(
+    node: Node, member: WorldMember | None, statistics: Statistics, at: float, *, with_history: bool, with_spark: bool
+) -> NodeFigures:
     book = statistics.nodes.get(node.id, Book())
     asked = _now(book.history, at)
     return NodeFigures(
         node=node.id,
         role=node.role,
-        ranks=_ranks(job, node.id),
+        ranks=() if member is None else tuple(range(member.base_rank, member.base_rank + member.slots)),
         status=node.status,
         host=node.host,
         heard=statistics.timeline.wall(book.at) if book.at else None,
@@ -140,17 +150,9 @@ def _node(job: Job, node: Node, statistics: Statistics, at: float, *, with_histo
         steps_per_second=asked(Quantity.STEPS),
         step_seconds=asked(Quantity.STEP),
         work_seconds=asked(Quantity.WORK),
-        recent_cpu=_spark(book.history.levels[0], Quantity.CPU, at),
+        recent_cpu=_spark(book.history.levels[0], Quantity.CPU, at) if with_spark else (),
         history=series(book.history, statistics.timeline) if with_history else (),
     )
-
-
-def _ranks(job: Job, node: NodeId) -> tuple[int, ...]:
-    committed = job.rendezvous.committed
-    member = committed.member(node) if committed is not None else None
-    if member is None:
-        return ()
-    return tuple(range(member.base_rank, member.base_rank + job.spec.nproc))
 
 
 def _now(history: History, at: float) -> Callable[[Quantity], float | None]:

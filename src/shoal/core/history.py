@@ -45,7 +45,7 @@ class Quantity(StrEnum):
     WORK = "work_seconds"
     """The part of a step in which the process did not wait for others: who is slow has more of it."""
     WORKERS = "workers"
-    """Of the job: training processes in the world."""
+    """Of the job: nodes whose training processes are in the world."""
     WORKER_CPU = "worker_cpu"
     """Of the job, here and below by role: cores that a node uses, the mean over them; a chief is a worker."""
     WORKER_GRANT = "worker_cpu_granted"
@@ -303,6 +303,11 @@ class History:
                 if isfinite(value):
                     return value
         return None
+
+    def fresh(self, quantity: Quantity, since: float) -> float | None:
+        """What was measured last, if that was not before, to a narrow bucket."""
+        points = self.levels[0].points(quantity, since=since)
+        return points[-1].last if points else None
 
     def peak(self, quantity: Quantity) -> float | None:
         """The most that was ever measured, as far as the history goes."""

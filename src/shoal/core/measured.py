@@ -1,9 +1,9 @@
 """From a job's statistics to the facts that optimizers decide from. Pure.
 
 Speeds are buckets of half a minute, and older ones of ten minutes; a bucket in which the number of workers or parameter
-servers changed, or what they were granted, tells of neither state and is left out. Of a node the newest buckets are
-half minutes, older ones ten minutes; where there are many nodes there are fewer of each, so that one decision never
-looks at more than `MOST_SAMPLES`.
+servers changed, or what they were granted, tells of neither state and is left out. So is one that is not over yet. Of a
+node the newest buckets are half minutes, older ones ten minutes; where there are many nodes there are fewer of each, so
+that one decision never looks at more than `MOST_SAMPLES`.
 
 Times are the statistics' own (`Timeline`): they never go back, whatever the clock did. Memory is MiB here.
 """
@@ -23,7 +23,7 @@ from shoal.core.facts import (
     RoleFacts,
     SpeedSample,
 )
-from shoal.core.history import History, Level, Point, Quantity
+from shoal.core.history import Level, Point, Quantity
 from shoal.core.job.values import Job
 from shoal.core.nodes import Node, Role
 from shoal.core.statistics import WORKERS, Statistics
@@ -53,13 +53,15 @@ def facts_of(
     gone = [node for node in job.nodes.values() if node.exit_cause is not None]
     each = min(MOST, max(FEWEST, MOST_SAMPLES // max(1, len(live))))
 
+    present = statistics.timeline.at(now)
+
     def seconds(at: datetime) -> float:
         return at.timestamp() + statistics.timeline.offset
 
     return JobFacts(
         job=job.spec.name,
         strategy=strategy,
-        now=statistics.timeline.at(now),
+        now=present,
         roles=roles,
         nodes=tuple(
             NodeFacts(
@@ -67,12 +69,12 @@ def facts_of(
                 role=node.role,
                 resource=node.resource,
                 since=seconds(node.since),
-                samples=node_samples(statistics, node, each),
+                samples=node_samples(statistics, node, present, each),
                 host=node.host,
             )
             for node in live
         ),
-        speeds=speeds(statistics),
+        speeds=speeds(statistics, present),
         ooms=tuple(
             OomEvent(node=node.id, role=node.role, at=seconds(node.since), memory=memory)
             for node in gone
@@ -107,16 +109,16 @@ def _memory_of(statistics: Statistics, node: Node) -> int | None:
 # The job -------------------------------------------------------------------------------------------------
 
 
-def speeds(statistics: Statistics) -> tuple[SpeedSample, ...]:
+def speeds(statistics: Statistics, now: float) -> tuple[SpeedSample, ...]:
     """How fast the job was, and with what; the oldest first."""
     half_minutes, older = statistics.job.levels[1], statistics.job.levels[2]
-    newest = _speeds(half_minutes)
+    newest = _speeds(half_minutes, now)
     first = newest[0].at if newest else float("inf")
-    return (*(sample for sample in _speeds(older) if sample.at < first - half_minutes.width.seconds), *newest)
+    return (*(sample for sample in _speeds(older, now) if sample.at < first - half_minutes.width.seconds), *newest)
 
 
-def _speeds(level: Level) -> list[SpeedSample]:
-    table = {quantity: {point.at: point for point in level.points(quantity)} for quantity in Quantity}
+def _speeds(level: Level, now: float) -> list[SpeedSample]:
+    table = {quantity: {point.at: point for point in _over(level, quantity, now)} for quantity in Quantity}
     found = []
     for at, speed in table[Quantity.SAMPLES].items():
         step, workers = table[Quantity.STEP].get(at), table[Quantity.WORKERS].get(at)
@@ -149,24 +151,29 @@ def _is_constant(table: Mapping[Quantity, Mapping[float, Point]], at: float) -> 
     return all(point.max - point.mean <= 1e-3 * point.max for point in points)
 
 
+def _over(level: Level, quantity: Quantity, now: float) -> list[Point]:
+    """The buckets that are over: half a bucket weighs as much as a whole one, and ends in the future."""
+    return [point for point in level.points(quantity) if point.at + level.width.seconds <= now]
+
+
 # One node ------------------------------------------------------------------------------------------------
 
 
-def node_samples(statistics: Statistics, node: Node, most: int = MOST) -> tuple[NodeSample, ...]:
+def node_samples(statistics: Statistics, node: Node, now: float, most: int = MOST) -> tuple[NodeSample, ...]:
     """What it used, the oldest first: at most so many."""
     book = statistics.nodes.get(node.id)
     if book is None:
         return ()
     half_minutes, older = book.history.levels[1], book.history.levels[2]
-    newest = _samples(half_minutes, book.history)[-(most - most // 3) :]
+    newest = _samples(half_minutes, now)[-(most - most // 3) :]
     first = newest[0].at - half_minutes.width.seconds if newest else float("inf")
-    before = [sample for sample in _samples(older, book.history) if sample.at <= first]
+    before = [sample for sample in _samples(older, now) if sample.at <= first]
     return (*before[len(newest) - most :], *newest) if len(newest) < most else tuple(newest[-most:])
 
 
-def _samples(level: Level, history: History) -> list[NodeSample]:
-    memory = {point.at: point.max for point in level.points(Quantity.MEMORY)}
-    work = {point.at: point.mean for point in level.points(Quantity.WORK)}
+def _samples(level: Level, now: float) -> list[NodeSample]:
+    memory = {point.at: point.max for point in _over(level, Quantity.MEMORY, now)}
+    work = {point.at: point.mean for point in _over(level, Quantity.WORK, now)}
     return [
         NodeSample(
             at=point.at + level.width.seconds,
@@ -174,6 +181,6 @@ def _samples(level: Level, history: History) -> list[NodeSample]:
             memory=memory[point.at] / MIB,
             step_seconds=work.get(point.at),
         )
-        for point in level.points(Quantity.CPU)
+        for point in _over(level, Quantity.CPU, now)
         if point.at in memory
     ]

@@ -118,7 +118,7 @@ class NodeSeen:
     memory_limit: int | None = None
     """Bytes, likewise."""
     memory_bytes: int | None = None
-    """What the limiting cgroup holds, without files it could drop; None: no cgroup limits the node's memory."""
+    """What the limiting cgroup holds, without files it could drop; None: there is none that is this node's alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

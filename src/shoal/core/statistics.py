@@ -8,7 +8,8 @@ What training processes count (`Trained`) comes as counters; two reports of one 
 fallen is another process's, or one that went back to a checkpoint: it is where counting begins again, not a speed.
 
 Bounded: by `MOST_NODES`, and by the levels of each `History`. Above that the nodes that were silent longest are
-forgotten. One owner, the master; `shoal.core.statistics_kept` makes bytes of it for the journal.
+forgotten; and of those that live no more, all but the last `MOST_DEAD`. One owner, the master;
+`shoal.core.statistics_kept` makes bytes of it for the journal.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,8 @@ from shoal.core.history import LARGEST, MANY, History, Quantity, Timeline, sane
 from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
 
 MOST_NODES = 2000
+MOST_DEAD = 20
+"""Nodes that live no more and are remembered: who decides after a loss wants to know what the lost ones used."""
 MOST_TAKEN = 125
 """Heartbeats a second that are taken in. A job of 250 nodes has so many; of a larger one each node counts less often,
 so that its master has time for other things: a node of 1,000 every eight seconds."""
@@ -27,7 +30,7 @@ SOONEST = 0.2
 """Seconds between two reports that make a rate: messages that waited somewhere arrive together, and no time between
 them is no speed."""
 QUIET = 15.0
-"""Seconds after which a node that says nothing is left out of the job's sums."""
+"""Seconds after which a node that says nothing is left out of the job's sums, and so is what it said before."""
 TICK = 2.0
 """Seconds between two sums over all nodes."""
 WORKERS = frozenset({Role.WORKER, Role.CHIEF})
@@ -83,7 +86,7 @@ class Now:
     """What the owner knows of the job besides, when time has passed."""
 
     workers: int
-    """Training processes in the world; 0: there is none."""
+    """Nodes in the world; 0: there is none."""
     nodes: Iterable[Node] = ()
     """Those that live."""
 
@@ -94,9 +97,11 @@ class Statistics:
         self.job = History(MANY)
         self.nodes: dict[NodeId, Book] = {}
         """Those heard last are last."""
+        self.dead: frozenset[NodeId] = frozenset()
+        """Those of them that lived no more when time last passed."""
         self._mark: JobMark | None = None
         self._is_told = False
-        """Somebody speaks for the whole job; else its speed is the sum of what the nodes count themselves."""
+        """Somebody counts the whole job's samples; else its speed is the sum of what the nodes count themselves."""
         self._ticked = float("-inf")
 
     # What comes in ----------------------------------------------------------------------------------------
@@ -109,7 +114,7 @@ class Statistics:
         while len(self.nodes) > MOST_NODES:
             del self.nodes[next(iter(self.nodes))]
         book.at = at
-        if at - book.taken < len(self.nodes) / MOST_TAKEN - 1.0:
+        if at - book.taken < self._taking:
             return
         book.taken = at
         book.cpu_limit, book.memory_limit = sane(heard.node.cpu_limit), sane(heard.node.memory_limit)
@@ -130,7 +135,7 @@ class Statistics:
     def progressed(self, step: int, samples: int | None, now: datetime) -> None:
         """Training has come so far, by whoever speaks for the world."""
         at = self.timeline.at(now)
-        before, self._is_told = self._mark, True
+        before, self._is_told = self._mark, self._is_told or samples is not None
         if before is not None and before.step <= step and at - before.at < SOONEST:
             return
         self._mark = JobMark(at, step, samples)
@@ -155,44 +160,67 @@ class Statistics:
         self._ticked = seconds
         self._sum_up(now(), seconds)
 
+    @property
+    def _taking(self) -> float:
+        """Seconds from one heartbeat of a node that is taken in to the next; at most 0: each is."""
+        return (len(self.nodes) - len(self.dead)) / MOST_TAKEN - 1.0
+
     # How it is added up -----------------------------------------------------------------------------------
+
+    def _forget(self, live: Mapping[NodeId, Node]) -> None:
+        dead = [name for name in self.nodes if name not in live]
+        for name in dead[:-MOST_DEAD]:
+            del self.nodes[name]
+        self.dead = frozenset(dead[-MOST_DEAD:])
 
     def _sum_up(self, now: Now, at: float) -> None:
         live = {node.id: node for node in now.nodes}
+        self._forget(live)
         books = {name: book for name, book in self.nodes.items() if at - book.at <= QUIET and name in live}
+        since = at - QUIET - max(0.0, self._taking)
         if now.workers > 0:
             self.job.add(at, Quantity.WORKERS, now.workers)
+        is_heard = any(book.taken > since for book in books.values())
         for quantity in (Quantity.CPU, Quantity.MEMORY, Quantity.GPU):
-            values = [value for book in books.values() if (value := book.history.latest(quantity)) is not None]
-            if values:
+            values = _fresh(books.values(), quantity, since)
+            # Agents that speak and have nothing to tell of have no processes: the job uses nothing.
+            if values or (is_heard and self.job.latest(quantity) is not None):
                 self.job.add(at, quantity, sum(values))
-        if not self._is_told:
-            speeds = [
-                speed for book in books.values() if (speed := book.history.recent(Quantity.SAMPLES, at, 2 * TICK))
-            ]
-            self.job.add(at, Quantity.SAMPLES, sum(speeds) if speeds else None)
+        speeds = [] if self._is_told else _fresh(books.values(), Quantity.SAMPLES, since)
+        self.job.add(at, Quantity.SAMPLES, sum(speeds) if speeds else None)
         workers = {name: book for name, book in books.items() if live[name].role in WORKERS}
         servers = {name: book for name, book in books.items() if live[name].role is Role.PS}
-        self._by_role(at, workers, live, Quantity.WORKER_CPU, Quantity.WORKER_GRANT)
-        self._by_role(at, servers, live, Quantity.PS_CPU, Quantity.PS_GRANT)
+        self._by_role(at, since, workers, live, Quantity.WORKER_CPU, Quantity.WORKER_GRANT)
+        self._by_role(at, since, servers, live, Quantity.PS_CPU, Quantity.PS_GRANT)
         if servers:
             self.job.add(at, Quantity.PS, len(servers))
             busy = [
                 used / granted
                 for name, book in servers.items()
-                if (used := book.history.latest(Quantity.CPU)) is not None and (granted := live[name].resource.cpu)
+                if (used := book.history.fresh(Quantity.CPU, since)) is not None
+                and (granted := live[name].resource.cpu)
             ]
             self.job.add(at, Quantity.PS_BUSIEST, max(busy, default=None))
 
     def _by_role(
-        self, at: float, books: Mapping[NodeId, Book], live: Mapping[NodeId, Node], used: Quantity, granted: Quantity
+        self,
+        at: float,
+        since: float,
+        books: Mapping[NodeId, Book],
+        live: Mapping[NodeId, Node],
+        used: Quantity,
+        granted: Quantity,
     ) -> None:
-        uses = [value for book in books.values() if (value := book.history.latest(Quantity.CPU)) is not None]
+        uses = _fresh(books.values(), Quantity.CPU, since)
         grants = [cpu for name in books if (cpu := live[name].resource.cpu) is not None]
         if uses:
             self.job.add(at, used, sum(uses) / len(uses))
         if grants:
             self.job.add(at, granted, median(grants))
+
+
+def _fresh(books: Iterable[Book], quantity: Quantity, since: float) -> list[float]:
+    return [value for book in books if (value := book.history.fresh(quantity, since)) is not None]
 
 
 def _sum(values: list[float]) -> float | None:

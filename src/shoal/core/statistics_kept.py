@@ -1,9 +1,9 @@
 """Statistics as bytes, for the journal: the coarse series, in a size that never grows beyond `BUDGET`.
 
 The finest level is left out: it is full again in minutes. Of the others the newest buckets are kept, the job's first;
-what room is left is shared by the nodes alike, so a job of thousands keeps little of each. A value is two bytes, a part
-of the largest in its column. Bytes that are no statistics of this release give an empty history: nobody's training
-depends on it.
+what room is left is shared by the nodes that live alike, so a job of thousands keeps little of each; what they leave is
+for those that live no more. A value is two bytes, a part of the largest in its column. Bytes that are no statistics of
+this release give an empty history: nobody's training depends on it.
 """
 
 import struct
@@ -23,6 +23,8 @@ BUDGET = 32 * 1024
 """Bytes. A Secret has room for 256 KiB of a job's state, and a journal gets them once a minute."""
 JOB_PART = 0.5
 _STEPS = 65534
+_LEAST = 1e-30
+"""Nothing that we measure is smaller: it is as good as nothing, and parts of it are no numbers."""
 _UNKNOWN = 65535
 _OVERHEAD = 48
 """Bytes of a node, besides its rows."""
@@ -43,12 +45,16 @@ class KeptLevel(msgspec.Struct, frozen=True, array_like=True):
     columns: tuple[KeptColumn, ...]
 
 
+KeptNode = tuple[str, float, tuple[KeptLevel, ...]]
+"""Its name, when it was last heard, and its levels."""
+
+
 class Kept(msgspec.Struct, frozen=True, array_like=True):
     format: int
     offset: float
     seen: float | None
     job: tuple[KeptLevel, ...]
-    nodes: tuple[tuple[str, float, tuple[KeptLevel, ...]], ...]
+    nodes: tuple[KeptNode, ...]
 
 
 _decoder: msgspec.msgpack.Decoder[Kept] = msgspec.msgpack.Decoder(Kept)
@@ -58,16 +64,14 @@ def packed(statistics: Statistics, *, budget: int = BUDGET) -> bytes:
     """At most `budget` bytes; empty when there is room for nothing."""
     job = _packed_history(statistics.job, int(budget * JOB_PART))
     left = budget - len(msgspec.msgpack.encode(job)) - 2 * _OVERHEAD
-    share = left // max(1, len(statistics.nodes)) - _OVERHEAD
-    nodes = []
-    for name, book in statistics.nodes.items():
-        levels = _packed_history(book.history, share)
-        if levels:
-            nodes.append((name, book.at, levels))
+    books = statistics.nodes.items()
+    live = _packed_nodes([(name, book) for name, book in books if name not in statistics.dead], left)
+    left -= sum(len(msgspec.msgpack.encode(node)) for node in live)
+    nodes = [*_packed_nodes([(name, book) for name, book in books if name in statistics.dead], left), *live]
     timeline = statistics.timeline
     data = _encoded(timeline.offset, timeline.seen, job, nodes)
     while len(data) > budget and (nodes or job):
-        # Names may be long, and numbers of buckets far apart: less of it then, the longest silent first.
+        # Names may be long, and numbers of buckets far apart: less of it then, the dead and the longest silent first.
         if nodes:
             nodes = nodes[1 + len(nodes) // 2 :]
         else:
@@ -101,9 +105,15 @@ def _encoded(
     offset: float,
     seen: float | None,
     job: tuple[KeptLevel, ...],
-    nodes: Sequence[tuple[str, float, tuple[KeptLevel, ...]]],
+    nodes: Sequence[KeptNode],
 ) -> bytes:
     return msgspec.msgpack.encode(Kept(FORMAT, offset, seen, job, tuple(nodes)))
+
+
+def _packed_nodes(books: Sequence[tuple[NodeId, Book]], budget: int) -> list[KeptNode]:
+    share = budget // max(1, len(books)) - _OVERHEAD
+    packed_books = ((name, book.at, _packed_history(book.history, share)) for name, book in books)
+    return [(name, at, levels) for name, at, levels in packed_books if levels]
 
 
 def _packed_history(history: History, budget: int) -> tuple[KeptLevel, ...]:
@@ -143,6 +153,7 @@ def _packed_level(level: Level, rows: int) -> KeptLevel:
 
 def _packed_column(quantity: Quantity, mean: list[float], greatest: list[float]) -> KeptColumn:
     largest = max((value for value in (*mean, *greatest) if isfinite(value)), default=0.0)
+    largest = largest if largest >= _LEAST else 0.0
     return KeptColumn(quantity, largest, _small(mean, largest), _small(greatest, largest))
 
 

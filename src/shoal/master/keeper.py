@@ -2,7 +2,7 @@
 
 One owner of the `StateStore`. `keep` is given the job as it is and writes what has changed since the last time;
 when the records have grown long, a snapshot takes their place. A store that cannot write does not stop the job: it
-is said once, and a snapshot is tried again until one is taken.
+is said once, and a snapshot is tried again until one is taken. Where all of it has no room it goes without statistics.
 
 A store with a `pace` gets snapshots only: at once when somebody is about to be told of a decision or when nobody could
 tell a new master of the change, else in that pace. What is written late is what agents say again: they keep their
@@ -12,10 +12,11 @@ reports until `keep` has answered that they are written (`Desk` in the agent).
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from shoal.core import journal
-from shoal.core.errors import StateTaken, StateUnavailable, StateUnreadable
+from shoal.core.errors import StateTaken, StateTooLarge, StateUnavailable, StateUnreadable
 from shoal.core.job import Job
 from shoal.core.ports import Claimed, Clock, StateStore
 
@@ -179,19 +180,30 @@ class Keeper:
         self.term, self._is_claimed = max(self.term, claimed.term), True
 
     async def _compact(self, job: Job) -> None:
-        snapshot = journal.snapshot(job)
         try:
             if not self._is_claimed:
                 await self._claim_again()
-            await self._store.compact(snapshot)
+            size = await self._snapshot(job)
         except StateUnavailable as exc:
             self._fail(str(exc))
             return
         self._written, self._last = job, self._clock.now()
-        self._snapshot_bytes, self._change_bytes = len(snapshot), 0
+        self._snapshot_bytes, self._change_bytes = size, 0
         if self.trouble is not None:
             self.trouble = self._trouble_at = self._trouble_since = None
             self._changed(None)
+
+    async def _snapshot(self, job: Job) -> int:
+        """Write all of it, or all but the statistics, which nobody's training depends on; its size."""
+        snapshot = journal.snapshot(job)
+        try:
+            await self._store.compact(snapshot)
+        except StateTooLarge:
+            if not job.statistics:
+                raise
+            snapshot = journal.snapshot(replace(job, statistics=b""))
+            await self._store.compact(snapshot)
+        return len(snapshot)
 
     def _fail(self, reason: str) -> None:
         self._trouble_at = self._clock.now()

@@ -299,12 +299,16 @@ class Master:
         self._happen(StopAsked(reason=reason, grace=grace))
 
     def metrics_text(self) -> bytes:
-        return self._metrics.text(self._job, self.figures(with_history=False))
+        return self._metrics.text(self._job, self.figures(with_history=False, with_sparks=False))
 
-    def figures(self, *, with_history: bool = True, histories_of: Collection[str] = ()) -> JobFigures:
+    def figures(
+        self, *, with_history: bool = True, with_sparks: bool = True, histories_of: Collection[str] = ()
+    ) -> JobFigures:
         """What the job uses and how fast it is; with the histories of these nodes."""
         known, now = self._watch.statistics, self._clock.now()
-        return figures(self._job, known, now, with_history=with_history, histories_of=histories_of)
+        return figures(
+            self._job, known, now, with_history=with_history, with_sparks=with_sparks, histories_of=histories_of
+        )
 
     # Agents (the server's door) ---------------------------------------------------------------------------
 
@@ -614,11 +618,14 @@ class Master:
             self._happen(Ticked(late=late))
 
     def _watched(self, now: datetime) -> None:
-        """Take the sums, and have the statistics written down when they are due."""
-        self._watch.ticked(self._job, now)
-        if self._keeper is None:
+        """Take the sums, and have the statistics written down when they are due. No fault in them stops the job."""
+        try:
+            self._watch.ticked(self._job, now)
+            kept = None if self._keeper is None else self._watch.due(self._job, now, pace=self._keeper.pace)
+        except Exception:
+            log.exception("the job's statistics are dropped, and begin anew: they cannot be summed up or written down")
+            self._watch = Watch()
             return
-        kept = self._watch.due(self._job, now, pace=self._keeper.pace)
         if kept is not None and kept != self._job.statistics:
             self._job = replace(self._job, statistics=kept)
             self._unrecorded.set()

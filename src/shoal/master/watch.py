@@ -25,6 +25,8 @@ class Watch:
         self.statistics = Statistics()
         self._generation: int | None = None
         self._kept: datetime | None = None
+        self._is_news = False
+        """Something was heard since they were last written down."""
 
     def taken_on(self, job: Job) -> None:
         """Go on where the master before has left it."""
@@ -33,11 +35,13 @@ class Watch:
     def heard(self, node: NodeId, message: FromAgent, now: datetime) -> None:
         match message:
             case Heartbeat():
+                self._is_news = True
                 self.statistics.heard(node, heard(message), now)
             case Progress(step=step, samples=samples, generation=generation):
                 if generation != self._generation:
                     self._generation = generation
                     self.statistics.broken()
+                self._is_news = True
                 self.statistics.progressed(step, samples, now)
             case _:
                 pass
@@ -46,14 +50,14 @@ class Watch:
         self.statistics.ticked(lambda: _now(job), now)
 
     def due(self, job: Job, now: datetime, *, pace: timedelta) -> bytes | None:
-        """What is to be written down now; None: nothing."""
+        """What is to be written down now; None: nothing, or nothing that is not written."""
         if self._kept is None or now < self._kept:
             self._kept = now
         soonest, slowest = max(SOONEST, pace), max(SLOWEST, IN_PACE * pace)
         wait = min(max((now - job.started) / PART, soonest), slowest)
-        if now - self._kept < wait or job.ended is not None:
+        if now - self._kept < wait or job.ended is not None or not self._is_news:
             return None
-        self._kept = now
+        self._kept, self._is_news = now, False
         return packed(self.statistics)
 
 
@@ -71,6 +75,6 @@ def heard(message: Heartbeat) -> Heard:
 def _now(job: Job) -> Now:
     committed = job.rendezvous.committed
     return Now(
-        workers=committed.size if committed is not None else 0,
+        workers=len(committed.members) if committed is not None else 0,
         nodes=tuple(node for node in job.nodes.values() if node.is_live),
     )

@@ -175,6 +175,7 @@ def _environment(
         "SHOAL_AGENT_NODE": f"{member.role}-{member.id}",
         "SHOAL_AGENT_ROLE": str(member.role),
         "SHOAL_AGENT_SLOTS": str(processes),
+        "SHOAL_AGENT_CONTAINER": "own",
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
     if spec.checkpoint_path is not None:

@@ -42,7 +42,8 @@ from shoal.wire.messages import (
     StorePush,
 )
 
-LOCAL_PROTOCOL = 1
+LOCAL_PROTOCOL = 2
+"""Grows as `PROTOCOL` does."""
 SOCKET_VARIABLE = "SHOAL_AGENT_SOCKET"
 
 HEADER = struct.Struct("!I")

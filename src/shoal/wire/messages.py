@@ -15,8 +15,9 @@ from shoal.core.rounds import Round, RoundAnswer
 from shoal.core.saving import CheckpointSpec
 from shoal.core.world import World
 
-PROTOCOL = 1
-"""Grows when a message changes in a way that an older peer would misread."""
+PROTOCOL = 2
+"""Grows when a message changes in a way that an older peer would misread, or not read at all: it takes no field that it
+does not know."""
 
 PLAIN_STORE = "plain/store"
 """The key in a generation's bootstrap store under which plain scripts find their TCPStore: `host:port`."""

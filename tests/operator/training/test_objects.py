@@ -79,6 +79,7 @@ def test_trainers_of_a_job_of_ours_run_under_the_agent() -> None:
     told = env(container)
     assert told["SHOAL_AGENT_MASTER"] == "wss://job-master.default.svc:7077"
     assert told["SHOAL_AGENT_SLOTS"] == "2"
+    assert told["SHOAL_AGENT_CONTAINER"] == "own"
     assert "SHOAL_AGENT_NODE" not in told  # the master gives it a name
     assert spec["automountServiceAccountToken"] is False
 

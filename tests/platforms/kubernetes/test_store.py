@@ -2,11 +2,15 @@
 
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+from tests.core.job_builders import Story
 
+from shoal.core import journal
 from shoal.core.errors import StateUnavailable, StateUnreadable, Superseded
+from shoal.master.clock import SystemClock
+from shoal.master.keeper import Keeper
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.errors import Permission
 from shoal.platforms.kubernetes.fake import FakeApiServer
@@ -73,6 +77,17 @@ async def test_a_state_that_is_too_large_is_said_and_a_smaller_one_mends_it(plac
     await store.append(b"more")
     assert (await place.store().claim()).records == (b"small again", b"more")
     assert len((await place.secret()).data["state"]) < LIMIT
+
+
+async def test_a_state_that_is_too_large_with_its_statistics_is_kept_without_them(place: Place) -> None:
+    said: list[str | None] = []
+    keeper = Keeper(place.store(), SystemClock(), changed=said.append)
+    await keeper.claim()
+    job = replace(Story(nodes=2).job, error=os.urandom(120 * 1024).hex(), statistics=os.urandom(160 * 1024))
+    assert await keeper.keep(job)
+    assert (said, keeper.trouble) == ([], None)
+    kept = journal.replay((await place.store().claim()).records)
+    assert kept == journal.kept(replace(job, statistics=b""))
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,13 @@ def _failed_everywhere(job: Job) -> bool:
     assert job.early is not None
     failed = {(node, local_rank) for node, local_rank, _ in job.early.exits}
     ran = [node for node in job.nodes.values() if node.status not in (NodeStatus.DELETED, NodeStatus.FAILED)]
-    return all((node.id, rank) in failed for node in ran for rank in range(job.spec.nproc))
+    return all((node.id, rank) in failed for node in ran for rank in range(_slots(job, node.id)))
+
+
+def _slots(job: Job, node: NodeId) -> int:
+    """How many processes the node has: as it said when they were ready; before that, as the job has it."""
+    member = job.rendezvous.members.get(node)
+    return member.slots if member is not None and member.steps else job.spec.nproc
 
 
 def settle_early(turn: Turn) -> None:

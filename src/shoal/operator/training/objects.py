@@ -406,6 +406,7 @@ def _for_the_agent(job: TrainingSeen, spec: TrainingSpec, settings: OperatorSett
         "SHOAL_AGENT_JOB": job.name,
         "SHOAL_AGENT_ROLE": "worker",
         "SHOAL_AGENT_SLOTS": str(_slots(spec)),
+        "SHOAL_AGENT_CONTAINER": "own",
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
 

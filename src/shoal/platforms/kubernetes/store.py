@@ -20,7 +20,7 @@ from datetime import timedelta
 
 import msgspec
 
-from shoal.core.errors import StateUnavailable, StateUnreadable, Superseded
+from shoal.core.errors import StateTooLarge, StateUnavailable, StateUnreadable, Superseded
 from shoal.core.ports import Claimed
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.errors import (
@@ -139,7 +139,7 @@ class SecretStore:
         self._is_whole = False
         state = zlib.compress(msgspec.msgpack.encode(records))
         if len(state) > LIMIT:
-            raise StateUnavailable(
+            raise StateTooLarge(
                 f"the job's state is {len(state) // 1024} KiB, {self._where} takes {LIMIT // 1024}: "
                 "fewer datasets, fewer nodes or larger shards make it smaller"
             )
