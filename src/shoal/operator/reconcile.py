@@ -30,7 +30,14 @@ from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
-from shoal.operator.writing import counts_starts_only, differs, tells_of_starts_only, write_job, write_plan
+from shoal.operator.writing import (
+    counts_starts_only,
+    differs,
+    tells_of_new_pods,
+    tells_of_starts_only,
+    write_job,
+    write_plan,
+)
 from shoal.scheduler.rows import JobKey, Kind
 
 log = logging.getLogger("shoal.operator")
@@ -200,8 +207,9 @@ class Reconciler:
         if not differs(status, raw.get("status")):
             self._said[plan.uid] = (plan.version, verdict)
             return None
-        left = self._pace.left(plan.uid, self._clock())
-        if (later or left is not None) and tells_of_starts_only(status, raw.get("status")):
+        left, there = self._pace.left(plan.uid, self._clock()), raw.get("status")
+        can_wait = later or (left is not None and not tells_of_new_pods(status, there))
+        if can_wait and tells_of_starts_only(status, there):
             return left
         await self._write_status(raw, plan.uid, status)
         return None
