@@ -901,6 +901,34 @@ def test_a_job_that_is_scaled_down_and_up_has_the_memory_that_it_was_given_befor
     assert not world.job.memory.seats
 
 
+@pytest.mark.parametrize(("memory", "got"), [(4_000, 9_000), (16_000, 16_000)])
+def test_a_member_with_more_memory_after_an_oom_gets_what_a_later_plan_gives_its_role(memory: int, got: int) -> None:
+    world = a_world(2, answers=True)
+    world.can_resize = True
+    an_oom(world)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=memory))}))
+    world.settle()
+    assert {pod.id: pod.resource.memory for pod in world.live(W)} == {0: memory, 2: got}
+
+
+def test_a_member_that_is_moved_to_less_memory_than_its_role_has_gets_that() -> None:
+    world = a_world(2)
+    world.put(a_plan("role", roles={W: RoleAsk(resource=Resource(memory=4096))}))
+    world.settle()
+    world.can_resize = True
+    world.put(a_plan("one", migrate=(a_move(W, 1, memory=1024),)))
+    world.settle()
+    assert {pod.id: pod.resource.memory for pod in world.live(W)} == {0: 4096, 2: 1024}
+
+
+def test_an_oom_replacement_that_is_moved_for_devices_gets_its_roles_memory_where_that_is_more() -> None:
+    world = a_world(2)
+    an_oom(world)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=4, memory=16_000))}))
+    world.settle()
+    assert [(pod.resource.gpu_num, pod.resource.memory) for pod in world.live(W)] == [(4, 16_000)] * 2
+
+
 def test_a_pod_that_a_user_names_gets_what_its_place_has_kept() -> None:
     world = a_world(2, answers=True)
     an_oom(world)

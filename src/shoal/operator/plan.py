@@ -107,6 +107,8 @@ class _Decision:
             settings=settings,
             can_resize=snapshot.can_resize,
             rests=self.rests,
+            plans=self.plans,
+            moves=self.before.moves,
         )
 
     def plan(self) -> JobPlan:
@@ -125,6 +127,7 @@ class _Decision:
             suspended=self.rests,
             most=self._most_moves(),
         )
+        self.sizing = replace(self.sizing, moves=moving.moves)
         grant = self._grant(moving)
         self._fit(grant)
         over = not crew.members and (self.spec.suspend or not self._may_have_master())
@@ -334,9 +337,8 @@ class _Decision:
         for member in unborn[: self.settings.most_at_once]:
             needs = needs_of(self.spec, member.role)
             if needs is not None:
-                resource = member.resource.over(self.asks.roles[member.role].resource)
                 host = next(hosts, None) if member.role is Role.WORKER else None
-                pod = member_pod(self.job, self.spec, needs, member, resource, self.settings)
+                pod = member_pod(self.job, self.spec, needs, member, self.sizing.target(member), self.settings)
                 made.append(pod if host is None else prefer(pod, host))
         return made
 

@@ -14,7 +14,9 @@ from shoal.core.pods import PodSeen
 from shoal.operator.actions import PodRef, Resize
 from shoal.operator.asks import ROLES, Asks, needs_of
 from shoal.operator.crew import Crew
+from shoal.operator.memory import Member, Move
 from shoal.operator.pods import resized
+from shoal.operator.seats import own
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import MoveOrder, PlanSeen
 
@@ -31,6 +33,24 @@ class Sizing:
     """The server changes what a running Pod has."""
     rests: bool
     """The job is to have no members now: nothing is changed in those that leave."""
+    plans: Sequence[PlanSeen] = ()
+    moves: tuple[Move, ...] = ()
+
+    def target(self, member: Member) -> Resource:
+        """What a member should have: its own, and its role's where nothing is said. More memory after an OOM is void
+        when a plan gives its role as much; what a plan gives to this one is not."""
+        wanted, kept = self.asks.roles[member.role], member.resource
+        if wanted.sized_by and kept.memory is not None and not self._has_memory_by_a_move(member):
+            kept = own(kept, wanted.resource)
+        return kept.over(wanted.resource)
+
+    def _has_memory_by_a_move(self, member: Member) -> bool:
+        moves = {(move.plan, move.generation, move.name) for move in self.moves if move.replacement == member.name}
+        orders = ((plan, order) for plan in self.plans if moves for order in plan.migrate)
+        return any(
+            (plan.uid, plan.generation, order.name) in moves and order.resource.memory is not None
+            for plan, order in orders
+        )
 
     def with_moves(self, plan: PlanSeen) -> PlanSeen:
         """The plan, with a move for each running member to which it gives another number of devices."""
@@ -81,12 +101,11 @@ class Sizing:
 
     def _unlike(self, role: Role) -> list[tuple[PodSeen, Resource]]:
         """Running Pods of a role that a plan has given another resource since, and what they should have."""
-        wanted = self.asks.roles[role]
-        if not wanted.sized_by or self.rests:
+        if not self.asks.roles[role].sized_by or self.rests:
             return []
         found = []
         for member in self.crew.live(role):
-            pod, target = self.crew.pods.get(member.name), member.resource.over(wanted.resource)
+            pod, target = self.crew.pods.get(member.name), self.target(member)
             if pod is not None and pod.is_running and replace(target.over(pod.resource), gpu_type=None) != pod.resource:
                 found.append((pod, target))
         return found
