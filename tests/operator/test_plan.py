@@ -1093,6 +1093,19 @@ def test_a_replacement_with_other_devices_that_fails_is_not_tried_for_ever() -> 
     assert condition_of(world, "ScalePlan/more", "Completed") == ("False", "MigrationFailed")
 
 
+def test_a_replacement_that_does_not_show_its_devices_is_not_replaced_in_turn() -> None:
+    """A webhook may have given them another name."""
+    world = a_world(2)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
+    for _ in range(40):
+        world.step()
+        world.pods = {name: replace(pod, resource=Resource()) for name, pod in world.pods.items()}
+        world.run_all()
+        world.vanish()
+    assert world.names(W) == ["mnist-worker-2", "mnist-worker-3"]
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("True", "Completed")
+
+
 def test_devices_of_which_a_pod_does_not_tell_move_nobody() -> None:
     world = World(a_job(worker=a_role(replicas=1)), replace(SETTINGS, gpu_resource="example.com/device"))
     world.settle()

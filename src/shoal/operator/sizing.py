@@ -53,10 +53,11 @@ class Sizing:
         )
 
     def with_moves(self, plan: PlanSeen) -> PlanSeen:
-        """The plan, with a move for each running member to which it gives another number of devices."""
+        """The plan, with a move for each running member to which it gives another number of devices. Once: who came by
+        such a move has what a Pod can get, whatever the server shows of it."""
         if self.settings.gpu_resource not in GPU_NAMES:
             return plan  # how many a running Pod has cannot be told
-        named = {order.name for order in plan.migrate}
+        named = {order.name for order in plan.migrate} | self._came_by(plan)
         more = [
             MoveOrder(name=pod.name)
             for role, ask in plan.roles.items()
@@ -65,6 +66,11 @@ class Sizing:
             if pod.name not in named and _has_other_devices(pod, target)
         ]
         return replace(plan, migrate=(*plan.migrate, *more))
+
+    def _came_by(self, plan: PlanSeen) -> set[str]:
+        """The replacements that this plan has brought."""
+        mine = (move for move in self.moves if (move.plan, move.generation) == (plan.uid, plan.generation))
+        return {move.replacement for move in mine if move.replacement is not None}
 
     def resizes(self) -> tuple[Resize, ...]:
         """What to change in place."""
