@@ -550,6 +550,40 @@ def test_a_replacement_that_fails_leaves_the_old_one_in_place() -> None:
     assert world.plans["ScalePlan/m"].status.conditions["Completed"].reason == "MigrationFailed"
 
 
+def test_a_replacement_that_does_not_run_in_time_is_given_up_and_the_old_one_stays() -> None:
+    world = a_world(2)
+    world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
+    plan = world.step()
+    for _ in range(3):
+        plan = world.step()
+    assert plan.recheck_at == world.now + world.settings.times.pending
+    world.passes(world.settings.times.pending.total_seconds() - 1)
+    world.settle(runs=False)
+    assert "mnist-worker-2" in world.names(W)
+    world.passes(1)
+    world.settle(runs=False)
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-1"]
+    assert world.job.memory.grant.counts == {W: 2}
+    said = world.plans["ScalePlan/m"].status.conditions["Completed"]
+    assert (said.reason, said.message) == ("MigrationFailed", "mnist-worker-0: mnist-worker-2 did not run within 900 s")
+
+
+@pytest.mark.parametrize("how", ["deleted", "taken-back", "changed"])
+def test_a_replacement_that_no_plan_asks_for_any_more_is_given_up_before_it_runs(how: str) -> None:
+    world = a_world(2)
+    move = a_move(W, 0, memory=2048)
+    world.put(a_plan("m", migrate=(move,)))
+    world.settle(runs=False)
+    assert "mnist-worker-2" in world.names(W)
+    if how == "deleted":
+        del world.plans["ScalePlan/m"]
+    else:
+        world.put(a_plan("m", generation=2, migrate=(move,) if how == "changed" else (a_move(W, 9),)))
+    world.settle(runs=False)
+    more = ["mnist-worker-2"] if how == "changed" else []
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-1", *more]
+
+
 def test_a_move_is_done_once_per_generation() -> None:
     world = a_world(1)
     world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))

@@ -125,6 +125,7 @@ class _Decision:
             before.moves,
             [self.sizing.with_moves(plan) for plan in self.plans],
             suspended=self.rests,
+            pending=self.settings.times.pending,
             most=self._most_moves(),
         )
         self.sizing = replace(self.sizing, moves=moving.moves)
@@ -135,7 +136,7 @@ class _Decision:
         if grant.counts != before.grant.counts:
             crew.say("Suspended" if self.spec.suspend else "PutBack" if self.waits else "Resized", grant.reason)
         memory = self._memory(grant, moving, master.record)
-        return self._carried_out(self._status(memory), master, alone, refusals, over=over)
+        return self._carried_out(self._status(memory), master, (alone.next_look, moving.next_look), refusals, over=over)
 
     # The steps -------------------------------------------------------------------------------------------------
 
@@ -214,9 +215,16 @@ class _Decision:
         )
 
     def _carried_out(
-        self, status: JobStatus, master: MasterPlan, alone: Alone, refusals: Sequence[Refusal], *, over: bool
+        self,
+        status: JobStatus,
+        master: MasterPlan,
+        dues: Sequence[datetime | None],
+        refusals: Sequence[Refusal],
+        *,
+        over: bool,
     ) -> JobPlan:
-        """The status, and what follows from it. `over`: nothing of the job has to be there but its record."""
+        """The status, and what follows from it. `dues`: when members are to be looked at again. `over`: nothing of the
+        job has to be there but its record."""
         crew, term = self.crew, master.record.term
         form = form_of(term)
         ensure = () if over else self._ensure(form, term)
@@ -244,7 +252,7 @@ class _Decision:
                 suspends=self.spec.suspend is not self._was_suspended(),
             ),
             lost=tuple(crew.lost),
-            recheck_at=self.now if len(unborn) > self.settings.most_at_once else self._next_look(memory, master, alone),
+            recheck_at=self.now if len(unborn) > self.settings.most_at_once else self._next_look(memory, master, dues),
         )
 
     # What they need --------------------------------------------------------------------------------------------
@@ -372,9 +380,9 @@ class _Decision:
             said += tuple(Notice(reason="PriorityIgnored", note=note, warning=True) for note in unknown)
         return said + _notices(self.job, status.conditions)
 
-    def _next_look(self, memory: Memory, master: MasterPlan, alone: Alone) -> datetime | None:
+    def _next_look(self, memory: Memory, master: MasterPlan, members: Sequence[datetime | None]) -> datetime | None:
         """When time alone will have changed something."""
-        dues = [memory.grant.drain_by, alone.next_look, master.next_look, self._deadline(memory)]
+        dues = [memory.grant.drain_by, *members, master.next_look, self._deadline(memory)]
         dues += [self._silence(), self._missed_from()]
         return min((due for due in dues if due is not None and due > self.now), default=None)
 
