@@ -11,7 +11,7 @@ hold up neither a deletion nor the next master.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -237,21 +237,20 @@ class Reconciler:
         """Make fixed objects: a binding last, for the server looks at the Role that it names."""
         bindings = [each for each in manifests if each["kind"] == "RoleBinding"]
         others = [each for each in manifests if each["kind"] != "RoleBinding"]
-        for wave in (others, bindings):
-            if not await self._try(job, part, [partial(self._ensure, job, form, each) for each in wave]):
-                return False
-        return True
+        waves = ([partial(self._ensure, job, form, each) for each in wave] for wave in (others, bindings))
+        return await self._try(job, part, *waves)
 
-    async def _try(self, job: JobSeen, part: Part, calls: list[Callable[[], Awaitable[None]]]) -> bool:
-        """Make the calls of one part, unless it is held back. Returns whether all of it is done."""
-        if calls and self.holding.is_held(job.uid, part):
+    async def _try(self, job: JobSeen, part: Part, *waves: Sequence[Callable[[], Awaitable[None]]]) -> bool:
+        """Make the calls of one part, one wave after the other, unless it is held back. Returns whether all of it is
+        done: only then is it forgotten how often it was refused."""
+        if any(waves) and self.holding.is_held(job.uid, part):
             return False
-        troubles = await self._all(calls)
-        if troubles:
-            self.holding.refused(job.uid, part, troubles)
-        else:
-            self.holding.done(job.uid, part)
-        return not troubles
+        for calls in waves:
+            if troubles := await self._all(calls):
+                self.holding.refused(job.uid, part, troubles)
+                return False
+        self.holding.done(job.uid, part)
+        return True
 
     def _troubles(self, job: JobSeen) -> tuple[Trouble, ...]:
         found = [*self.holding.troubles(job.uid)]
