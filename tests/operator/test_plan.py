@@ -1146,6 +1146,8 @@ def test_devices_of_which_a_pod_does_not_tell_move_nobody() -> None:
     world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
     world.settle()
     assert world.names(W) == ["mnist-worker-0"]
+    said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
+    assert said == "running members keep the devices that they have until they are replaced; new ones get it"
 
 
 def condition_of(world: World, ask: str, kind: str) -> tuple[str, str]:

@@ -55,17 +55,21 @@ class Sizing:
     def with_moves(self, plan: PlanSeen) -> PlanSeen:
         """The plan, with a move for each running member to which it gives another number of devices. Once: who came by
         such a move has what a Pod can get, whatever the server shows of it."""
-        if self.settings.gpu_resource not in GPU_NAMES:
-            return plan  # how many a running Pod has cannot be told
         named = {order.name for order in plan.migrate} | self._came_by(plan)
-        more = [
-            MoveOrder(name=pod.name)
+        more = [MoveOrder(name=name) for name in self._moved_by(plan) if name not in named]
+        return replace(plan, migrate=(*plan.migrate, *more))
+
+    def _moved_by(self, plan: PlanSeen) -> list[str]:
+        """Whom a plan gives another number of devices."""
+        if self.settings.gpu_resource not in GPU_NAMES:
+            return []  # how many a running Pod has cannot be told
+        return [
+            pod.name
             for role, ask in plan.roles.items()
             if ask.resource.gpu_num is not None and self.asks.roles[role].sized_by == plan.ask
             for pod, target in self._unlike(role)
-            if pod.name not in named and _has_other_devices(pod, target)
+            if _has_other_devices(pod, target)
         ]
-        return replace(plan, migrate=(*plan.migrate, *more))
 
     def _came_by(self, plan: PlanSeen) -> set[str]:
         """The replacements that this plan has brought."""
@@ -89,12 +93,14 @@ class Sizing:
     def remark(self, plan: PlanSeen) -> str:
         """What a plan does not change."""
         sized = [role for role in ROLES if self.asks.roles[role].sized_by == plan.ask]
-        unlike = [each for role in sized for each in self._unlike(role)]
-        count = sum(not _has_other_devices(pod, target) for pod, target in unlike)
-        if not count:
+        moved = set(self._moved_by(plan))
+        kept = [each for role in sized for each in self._unlike(role) if each[0].name not in moved]
+        if not kept:
             return self._put_off(sized)
+        if any(_has_other_devices(pod, target) for pod, target in kept):
+            return "running members keep the devices that they have until they are replaced; new ones get it"
         why = "" if self.can_resize else " (this server cannot resize Pods)"
-        return f"{count} running members keep what they have until it is changed in place{why}; new ones get it"
+        return f"{len(kept)} running members keep what they have until it is changed in place{why}; new ones get it"
 
     def _put_off(self, roles: Sequence[Role]) -> str:
         """Which running members their hosts have not given what the server has agreed to, and why."""
