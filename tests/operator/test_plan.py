@@ -1041,6 +1041,30 @@ def test_a_plans_resource_is_trimmed_to_the_jobs_limits(asked: Resource, got: Re
     assert {trim.what: (trim.asked, trim.got) for trim in trims} == trimmed
 
 
+def test_one_member_more_than_there_are_devices_for_is_trimmed_and_replaces_nobody() -> None:
+    world = World(a_job(worker=a_role(replicas=2, max=8), resourceLimits={"gpu": 8}))
+    world.put(a_plan("four", roles={W: RoleAsk(resource=Resource(gpu_num=4))}))
+    world.settle()
+    assert [pod.resource.gpu_num for pod in world.live(W)] == [4, 4]
+    before = world.names(W)
+    rescale(world, 3)
+    world.settle()
+    assert (world.names(W), world.job.memory.grant.counts) == (before, {W: 2})
+    (trim,) = world.plans["ScalePlan/four"].status.trims
+    assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "3", "2")
+    assert trim.reason == "resourceLimits has devices for 2 of worker with 4 each"
+    rescale(world, 1)
+    world.settle()
+    assert world.plans["ScalePlan/four"].status.trims == ()
+
+
+def test_devices_are_divided_where_the_job_would_have_fewer_members_than_its_least() -> None:
+    world = World(a_job(worker=a_role(replicas=3, min=3, max=8), resourceLimits={"gpu": 8}))
+    world.put(a_plan("four", roles={W: RoleAsk(resource=Resource(gpu_num=4))}))
+    world.settle()
+    assert [pod.resource.gpu_num for pod in world.live(W)] == [2, 2, 2]
+
+
 def test_a_priority_without_a_class_is_said() -> None:
     world = World(a_job(worker=a_role(replicas=1, priority="high")))
     world.settle()
