@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from tests.operator.builders import NOW, TEMPLATE, a_role
 from tests.operator.stage import Stage, a_stage, quick
 
@@ -193,6 +194,22 @@ async def test_the_masters_report_survives_the_operators_writes() -> None:
         await stage.client.set_scale(ELASTIC_JOBS, "mnist", 2, namespace="default")
         await stage.until(lambda: len(stage.running()) == 2, "two workers")
         assert stage.job()["status"]["training"]["phase"] == "running"
+
+
+@pytest.mark.parametrize("has_job", [True, False])
+async def test_a_plan_that_is_gone_is_not_remembered(has_job: bool) -> None:
+    async with a_stage() as stage, stage.operator() as operator:
+        known = operator.reconciler._said  # type: ignore[attr-defined]
+        paced = operator.reconciler._pace._due  # type: ignore[attr-defined]
+        if has_job:
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.apply(
+            SCALE_PLANS, "one", {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"replicas": 1}}}
+        )
+        uid = stage.plan("one")["metadata"]["uid"]
+        await stage.until(lambda: uid in known and uid in paced, "it is known")
+        await stage.client.delete(SCALE_PLANS, "one", namespace="default")
+        await stage.until(lambda: uid not in known and uid not in paced, "it is forgotten")
 
 
 async def test_each_try_to_prepare_a_job_gets_further_than_the_one_before() -> None:

@@ -89,7 +89,8 @@ class Reconciler:
         """Of each job, names and uids of Pods that were made and not yet seen to be recorded."""
         self._said: dict[str, tuple[str, PlanStatus]] = {}
         """Of each plan, in which version it was found to say what it should."""
-        self._plans_of: dict[str, list[str]] = {}
+        self._plans_of: dict[Key, set[str]] = {}
+        """Of each job, also of one that is not there, the plans of which something is remembered."""
         self._resized: dict[str, dict[str, Resize]] = {}
         """Of each job's Pods, by their uids, what was asked for them last: once, whatever becomes of it."""
         self._pace = Pace(settings.news_rest)
@@ -132,7 +133,7 @@ class Reconciler:
         for raw in raw_plans:
             plan = read_plan(raw, job.name)
             seen[plan.ask] = (raw, plan)
-        self._plans_of[job.uid] = [plan.uid for _, plan in seen.values()]
+        self._keep_plans(job.key, {plan.uid for _, plan in seen.values()})
         memory = job.memory
         expected = {m.name: m.uid for m in memory.members if m.uid is not None and m.has_pod}
         if memory.master.uid is not None:
@@ -302,8 +303,9 @@ class Reconciler:
         return tuple(sorted(set(troubles), key=lambda trouble: (trouble.reason, trouble.message)))
 
     async def _judge_orphans(self, key: Key) -> None:
-        for raw in self._cluster.plans(key.namespace, key.name):
-            plan = read_plan(raw, key.name)
+        plans = [(raw, read_plan(raw, key.name)) for raw in self._cluster.plans(key.namespace, key.name)]
+        self._keep_plans(key, {plan.uid for _, plan in plans})
+        for raw, plan in plans:
             elsewhere = [each for each in self._cluster.namespaces_of(key.name) if each != key.namespace]
             verdict = judge_orphan(plan, key, elsewhere, now=self._clock())
             try:
@@ -320,10 +322,15 @@ class Reconciler:
             self._made.pop(uid, None)
             self._resized.pop(uid, None)
             self._pace.forget(uid)
-            for plan in self._plans_of.pop(uid, ()):
-                self._said.pop(plan, None)
-                self._pace.forget(plan)
             self._reader.forget(uid)
+
+    def _keep_plans(self, key: Key, uids: set[str]) -> None:
+        """Forget the plans of a job that are gone."""
+        for gone in self._plans_of.pop(key, set()) - uids:
+            self._said.pop(gone, None)
+            self._pace.forget(gone)
+        if uids:
+            self._plans_of[key] = uids
 
 
 def _names_resources(seen: Iterable[tuple[Json, PlanSeen]]) -> bool:
