@@ -61,6 +61,7 @@ standings = st.builds(
     waiting_since=st.one_of(st.none(), st.integers(0, 4 * 10**9).map(float)),
     settling=st.booleans(),
     frozen_until=st.integers(0, 4 * 10**9).map(float),
+    asked=st.integers(0, 2000),
 )
 
 
