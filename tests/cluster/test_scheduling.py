@@ -241,11 +241,10 @@ class Operators:
 
     def rounds(self) -> int:
         """How many the present one has made."""
-        found = None
         until = time.monotonic() + PATIENCE
-        while found is None:
-            found = _SERVES.search(self.log.read_text(), self._earlier)
+        while (found := _SERVES.search(self.log.read_text(), self._earlier)) is None:
             assert time.monotonic() < until, "it does not serve"
+            time.sleep(0.05)
         with urllib.request.urlopen(f"{found[1]}/metrics", timeout=30) as answer:
             return int(sum(float(count) for count in _MADE.findall(answer.read().decode())))
 

@@ -6,12 +6,14 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from tests.operator.builders import TEMPLATE, a_role
+import pytest
+from tests.operator.builders import NOW, TEMPLATE, a_role
 from tests.operator.stage import Stage, a_stage, quick
 
 from shoal.core.errors import Denied
 from shoal.core.pods import Trouble
 from shoal.operator.reconcile import Part
+from shoal.operator.snapshot import Key
 from shoal.platforms.kubernetes.client import Merge
 from shoal.platforms.kubernetes.errors import NotFound, Unavailable
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
@@ -194,6 +196,22 @@ async def test_the_masters_report_survives_the_operators_writes() -> None:
         assert stage.job()["status"]["training"]["phase"] == "running"
 
 
+@pytest.mark.parametrize("has_job", [True, False])
+async def test_a_plan_that_is_gone_is_not_remembered(has_job: bool) -> None:
+    async with a_stage() as stage, stage.operator() as operator:
+        known = operator.reconciler._said  # type: ignore[attr-defined]
+        paced = operator.reconciler._pace._due  # type: ignore[attr-defined]
+        if has_job:
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.apply(
+            SCALE_PLANS, "one", {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"replicas": 1}}}
+        )
+        uid = stage.plan("one")["metadata"]["uid"]
+        await stage.until(lambda: uid in known and uid in paced, "it is known")
+        await stage.client.delete(SCALE_PLANS, "one", namespace="default")
+        await stage.until(lambda: uid not in known and uid not in paced, "it is forgotten")
+
+
 async def test_each_try_to_prepare_a_job_gets_further_than_the_one_before() -> None:
     """A server that refuses every other write of fixed objects: what is there is not asked for again."""
     async with a_stage() as stage:
@@ -210,6 +228,27 @@ async def test_each_try_to_prepare_a_job_gets_further_than_the_one_before() -> N
             await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
             await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
         assert count <= 20
+
+
+async def test_a_binding_that_is_refused_is_tried_again_ever_later_though_all_before_it_is_done() -> None:
+    now = NOW
+
+    async def no_bindings(call: Any) -> None:
+        (manifest,) = call.args
+        if manifest["kind"] == "RoleBinding":
+            raise Denied("Forbidden", "no bindings here")
+        await call()
+
+    async with a_stage() as stage, stage.operator(ensure=no_bindings, clock=lambda: now) as operator:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: stage.condition("Degraded")[1] == "Forbidden", "refused")
+        uid, holding = stage.job()["metadata"]["uid"], operator.reconciler.holding  # type: ignore[attr-defined]
+        waits = []
+        for _ in range(3):
+            waits += holding.retries(uid)
+            now += waits[-1]
+            await operator.reconciler.reconcile(Key("default", "mnist"))  # type: ignore[attr-defined]
+        assert waits[0] < waits[1] < waits[2]
 
 
 NO_QUOTA = Trouble(reason="QuotaExceeded", message="no more Pods here")

@@ -90,3 +90,33 @@ async def test_a_slow_server_is_told_of_the_first_start_and_of_the_last_and_in_b
             await _run(stage, "mnist-worker-2")
             await stage.until(lambda: stage.condition("Ready")[0] == "True", "the last is told of at once")
             assert _running(stage) == 3
+
+
+def _announced(stage: Stage) -> set[str]:
+    """Whom the master hears of."""
+    return {pod["name"] for pod in (stage.plan("mnist-auto").get("status") or {}).get("pods") or () if pod.get("uid")}
+
+
+async def test_that_a_pod_exists_is_told_to_the_master_at_once_however_slow_the_server_is() -> None:
+    """Until it is, the master lets that Pod's agent wait."""
+    slow = SlowServer()
+    async with a_stage(replace(SETTINGS, news_rest=20.0)) as stage:
+        stage.runs = False
+        async with stage.operator(clock=lambda: slow.now, write_status=slow.write_status) as operator:
+            look = operator.reconciler.reconcile  # type: ignore[attr-defined]
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+            await stage.until(lambda: "mnist-worker-0" in stage.pods(), "its first Pod is there")
+            slow.now += LONGEST
+            await look(MNIST)
+            await stage.until(lambda: _announced(stage) == {"mnist-worker-0"}, "the master knows of it")
+
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=2)})
+            await stage.until(lambda: "mnist-worker-1" in stage.pods(), "its second Pod is there")
+            began = slow.now
+            for _ in range(100):  # some of which meet an older version of the objects
+                await look(MNIST)
+                if len(_announced(stage)) == 2:
+                    break
+                await asyncio.sleep(0.005)
+            assert _announced(stage) == {"mnist-worker-0", "mnist-worker-1"}
+            assert slow.now < began + LONGEST

@@ -550,6 +550,40 @@ def test_a_replacement_that_fails_leaves_the_old_one_in_place() -> None:
     assert world.plans["ScalePlan/m"].status.conditions["Completed"].reason == "MigrationFailed"
 
 
+def test_a_replacement_that_does_not_run_in_time_is_given_up_and_the_old_one_stays() -> None:
+    world = a_world(2)
+    world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
+    plan = world.step()
+    for _ in range(3):
+        plan = world.step()
+    assert plan.recheck_at == world.now + world.settings.times.pending
+    world.passes(world.settings.times.pending.total_seconds() - 1)
+    world.settle(runs=False)
+    assert "mnist-worker-2" in world.names(W)
+    world.passes(1)
+    world.settle(runs=False)
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-1"]
+    assert world.job.memory.grant.counts == {W: 2}
+    said = world.plans["ScalePlan/m"].status.conditions["Completed"]
+    assert (said.reason, said.message) == ("MigrationFailed", "mnist-worker-0: mnist-worker-2 did not run within 900 s")
+
+
+@pytest.mark.parametrize("how", ["deleted", "taken-back", "changed"])
+def test_a_replacement_that_no_plan_asks_for_any_more_is_given_up_before_it_runs(how: str) -> None:
+    world = a_world(2)
+    move = a_move(W, 0, memory=2048)
+    world.put(a_plan("m", migrate=(move,)))
+    world.settle(runs=False)
+    assert "mnist-worker-2" in world.names(W)
+    if how == "deleted":
+        del world.plans["ScalePlan/m"]
+    else:
+        world.put(a_plan("m", generation=2, migrate=(move,) if how == "changed" else (a_move(W, 9),)))
+    world.settle(runs=False)
+    more = ["mnist-worker-2"] if how == "changed" else []
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-1", *more]
+
+
 def test_a_move_is_done_once_per_generation() -> None:
     world = a_world(1)
     world.put(a_plan("m", migrate=(a_move(W, 0, memory=2048),)))
@@ -901,6 +935,34 @@ def test_a_job_that_is_scaled_down_and_up_has_the_memory_that_it_was_given_befor
     assert not world.job.memory.seats
 
 
+@pytest.mark.parametrize(("memory", "got"), [(4_000, 9_000), (16_000, 16_000)])
+def test_a_member_with_more_memory_after_an_oom_gets_what_a_later_plan_gives_its_role(memory: int, got: int) -> None:
+    world = a_world(2, answers=True)
+    world.can_resize = True
+    an_oom(world)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=memory))}))
+    world.settle()
+    assert {pod.id: pod.resource.memory for pod in world.live(W)} == {0: memory, 2: got}
+
+
+def test_a_member_that_is_moved_to_less_memory_than_its_role_has_gets_that() -> None:
+    world = a_world(2)
+    world.put(a_plan("role", roles={W: RoleAsk(resource=Resource(memory=4096))}))
+    world.settle()
+    world.can_resize = True
+    world.put(a_plan("one", migrate=(a_move(W, 1, memory=1024),)))
+    world.settle()
+    assert {pod.id: pod.resource.memory for pod in world.live(W)} == {0: 4096, 2: 1024}
+
+
+def test_an_oom_replacement_that_is_moved_for_devices_gets_its_roles_memory_where_that_is_more() -> None:
+    world = a_world(2)
+    an_oom(world)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=4, memory=16_000))}))
+    world.settle()
+    assert [(pod.resource.gpu_num, pod.resource.memory) for pod in world.live(W)] == [(4, 16_000)] * 2
+
+
 def test_a_pod_that_a_user_names_gets_what_its_place_has_kept() -> None:
     world = a_world(2, answers=True)
     an_oom(world)
@@ -977,6 +1039,30 @@ def test_a_plans_resource_is_trimmed_to_the_jobs_limits(asked: Resource, got: Re
     assert (cores(requests["cpu"]), requests["memory"]) == (got.cpu, f"{got.memory}Mi")
     trims = world.plans["ScalePlan/p"].status.trims
     assert {trim.what: (trim.asked, trim.got) for trim in trims} == trimmed
+
+
+def test_one_member_more_than_there_are_devices_for_is_trimmed_and_replaces_nobody() -> None:
+    world = World(a_job(worker=a_role(replicas=2, max=8), resourceLimits={"gpu": 8}))
+    world.put(a_plan("four", roles={W: RoleAsk(resource=Resource(gpu_num=4))}))
+    world.settle()
+    assert [pod.resource.gpu_num for pod in world.live(W)] == [4, 4]
+    before = world.names(W)
+    rescale(world, 3)
+    world.settle()
+    assert (world.names(W), world.job.memory.grant.counts) == (before, {W: 2})
+    (trim,) = world.plans["ScalePlan/four"].status.trims
+    assert (trim.what, trim.asked, trim.got) == ("worker.replicas", "3", "2")
+    assert trim.reason == "resourceLimits has devices for 2 of worker with 4 each"
+    rescale(world, 1)
+    world.settle()
+    assert world.plans["ScalePlan/four"].status.trims == ()
+
+
+def test_devices_are_divided_where_the_job_would_have_fewer_members_than_its_least() -> None:
+    world = World(a_job(worker=a_role(replicas=3, min=3, max=8), resourceLimits={"gpu": 8}))
+    world.put(a_plan("four", roles={W: RoleAsk(resource=Resource(gpu_num=4))}))
+    world.settle()
+    assert [pod.resource.gpu_num for pod in world.live(W)] == [2, 2, 2]
 
 
 def test_a_priority_without_a_class_is_said() -> None:
@@ -1065,12 +1151,27 @@ def test_a_replacement_with_other_devices_that_fails_is_not_tried_for_ever() -> 
     assert condition_of(world, "ScalePlan/more", "Completed") == ("False", "MigrationFailed")
 
 
+def test_a_replacement_that_does_not_show_its_devices_is_not_replaced_in_turn() -> None:
+    """A webhook may have given them another name."""
+    world = a_world(2)
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
+    for _ in range(40):
+        world.step()
+        world.pods = {name: replace(pod, resource=Resource()) for name, pod in world.pods.items()}
+        world.run_all()
+        world.vanish()
+    assert world.names(W) == ["mnist-worker-2", "mnist-worker-3"]
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("True", "Completed")
+
+
 def test_devices_of_which_a_pod_does_not_tell_move_nobody() -> None:
     world = World(a_job(worker=a_role(replicas=1)), replace(SETTINGS, gpu_resource="example.com/device"))
     world.settle()
     world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(gpu_num=2))}))
     world.settle()
     assert world.names(W) == ["mnist-worker-0"]
+    said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
+    assert said == "running members keep the devices that they have until they are replaced; new ones get it"
 
 
 def condition_of(world: World, ask: str, kind: str) -> tuple[str, str]:

@@ -153,8 +153,13 @@ def test_shared_memory_is_memory_unless_the_user_mounts_it() -> None:
             Resource(cpu=2.0, memory=1431),
             {"requests": {"cpu": "2", "memory": "1500M"}, "limits": {"cpu": "2"}},
         ),
+        (
+            {"limits": {"amd.com/gpu": 1}},
+            Resource(gpu_num=4),
+            {"requests": {"amd.com/gpu": "4"}, "limits": {"amd.com/gpu": "4"}},
+        ),
     ],
-    ids=["nothing-said", "all-said", "the-users-words-stay-where-nothing-else-is-asked"],
+    ids=["nothing-said", "all-said", "the-users-words-stay-where-nothing-else-is-asked", "devices-of-the-users-vendor"],
 )
 def test_resources(written: dict, resource: Resource, expected: dict) -> None:
     template = with_container(resources=written) if written else None

@@ -61,6 +61,7 @@ standings = st.builds(
     waiting_since=st.one_of(st.none(), st.integers(0, 4 * 10**9).map(float)),
     settling=st.booleans(),
     frozen_until=st.integers(0, 4 * 10**9).map(float),
+    asked=st.integers(0, 2000),
 )
 
 
@@ -215,6 +216,16 @@ def test_a_replacement_that_starts_is_not_taken_for_granted_room() -> None:
                 world.run(name)
     assert world.job.memory.grant.counts == {Role.WORKER: 3}
     assert [trim.got for trim in world.plans["ScalePlan/a"].status.trims] == ["2"]
+
+
+def test_a_move_that_waits_for_another_says_so() -> None:
+    world = Scheduled(a_job(worker=a_role(max=8)), allowed(2))
+    world.put(a_plan("a", worker=2))
+    world.settle()
+    world.put(a_plan("b", migrate=tuple(a_move(Role.WORKER, number, cpu=2) for number in (0, 1))))
+    world.settle(runs=False)
+    said = [done.outcome for done in world.plans["ScalePlan/b"].status.done]
+    assert said == ["starting: mnist-worker-2 is starting", "waiting: mnist-worker-1 waits for its turn"]
 
 
 def test_a_suspended_job_trims_no_plan() -> None:

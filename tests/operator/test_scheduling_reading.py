@@ -131,6 +131,14 @@ def test_a_pod_of_another_namespace_is_no_trainer_whatever_its_label_says() -> N
     assert row.others == Room(*foreign.amounts), "its room is taken, by nobody who is decided for"
 
 
+@pytest.mark.parametrize(("host", "resizing"), [("", False), ("a", True)])
+def test_a_replacement_that_finds_no_host_is_no_change_that_others_wait_for(host: str, resizing: bool) -> None:
+    old = [a_use(n, job=JOB, role="worker", host="a", runs=True) for n in (1, 2)]
+    ledger = filled([*old, a_use(3, job=JOB, role="worker", host=host, since=9.0)])
+    row = look_at(facts(), Standing(target=2), ledger.of(JOB, "default"), ledger, now=10.0).row
+    assert (row.running, row.leaving, row.resizing) == (2, 1, resizing)
+
+
 @settings(max_examples=200)
 @given(st.lists(uses, unique_by=lambda use: use.uid, max_size=13), st.integers(0, 8))
 def test_all_that_is_taken_on_a_host_is_counted_there_once(there: list[PodUse], target: int) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.pods import PodPhase
-from shoal.operator.writing import counts_starts_only, differs, tells_of_starts_only
+from shoal.operator.writing import counts_starts_only, differs, tells_of_new_pods, tells_of_starts_only
 
 STARTS = (PodPhase.PENDING, PodPhase.RUNNING)
 Pods = dict[str, str]
@@ -33,6 +33,15 @@ def test_only_who_starts_can_wait(before: Pods, after: Pods) -> None:
 def test_a_verdict_never_waits_for_who_starts(before: Pods, after: Pods) -> None:
     assert not tells_of_starts_only(a_status(after, observedGeneration=2), a_status(before, observedGeneration=1))
     assert not tells_of_starts_only(a_status(after), None)
+
+
+@given(before=PODS, after=PODS)
+def test_a_pod_is_new_until_it_was_named_with_its_uid(before: Pods, after: Pods) -> None:
+    there, written = a_status(before), a_status(after)
+    assert tells_of_new_pods(written, there) == bool(after.keys() - before.keys())
+    assert tells_of_new_pods(written, None) == bool(after)
+    uids = {**written, "pods": [{**pod, "uid": "u"} for pod in written["pods"]]}
+    assert tells_of_new_pods(uids, written) == bool(after)
 
 
 @given(PODS, st.randoms())

@@ -219,21 +219,19 @@ def _within_room(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, list
 
 
 def _within_limits(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, list[Trim]]) -> None:
-    """What plans give to each member, no more than `resourceLimits` has for it beside the others. What the spec itself
-    gives to a role stands."""
+    """What plans give to each member, no more than `resourceLimits` has for it beside the others: of devices fewer
+    members, of all else less for each. What the spec itself gives to a role stands."""
     for role in ROLES:
         wanted, needs = roles[role], needs_of(spec, role)
         if not wanted.count or not wanted.sized_by or needs is None:
             continue
+        wanted = roles[role] = _with_whole_devices(spec, role, roles, needs, trims)
         given = {}
         for kind in _KINDS:
             limit, asked = getattr(spec.limits, kind.name), getattr(wanted.resource, kind.name)
-            if limit is None or asked is None:
+            if limit is None or asked is None or not wanted.count:
                 continue
-            others = sum(
-                (w.count or 0) * (getattr(w.resource, kind.name) or 0) for r, w in roles.items() if r is not role
-            )
-            share = max(limit - others, 0) / wanted.count
+            share = max(limit - _of_others(roles, role, kind.name), 0) / wanted.count
             most = max(kind.down(share), getattr(needs.resource, kind.name) or 0, kind.least)
             if most < asked:
                 why = f"resourceLimits has {kind.text(kind.down(share))} for each of {wanted.count} of {role}"
@@ -242,6 +240,31 @@ def _within_limits(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, li
                 trims.setdefault(wanted.sized_by, []).append(trim)
                 given[kind.name] = most
         roles[role] = replace(wanted, resource=replace(wanted.resource, **given))
+
+
+def _with_whole_devices(
+    spec: JobSpec, role: Role, roles: Mapping[Role, Wanted], needs: RoleNeeds, trims: dict[str, list[Trim]]
+) -> Wanted:
+    """As many members as there are devices for, each with those that a plan gives it: to divide them again for one
+    member more would replace all that run. Where that would be fewer than `min`, they are divided."""
+    wanted, limit = roles[role], spec.limits.gpu_num
+    each = wanted.resource.gpu_num or 0
+    if limit is None or wanted.count is None or each <= (needs.resource.gpu_num or 0):
+        return wanted
+    most = max(int(limit - _of_others(roles, role, "gpu_num")), 0) // each
+    most -= most % spec.node_unit if role is Role.WORKER else 0
+    if not max(needs.min, 1) <= most < wanted.count:
+        return wanted
+    why = f"resourceLimits has devices for {most} of {role} with {each} each"
+    trim = Trim(what=f"{role}.replicas", asked=str(wanted.count), got=str(most), reason=why)
+    for ask in {wanted.source, wanted.sized_by}:
+        trims.setdefault(ask, []).append(trim)
+    return replace(wanted, count=most, reason=f"{wanted.reason}; {why}")
+
+
+def _of_others(roles: Mapping[Role, Wanted], role: Role, kind: str) -> float:
+    """What the members of all other roles have of something."""
+    return sum((w.count or 0) * (getattr(w.resource, kind) or 0) for r, w in roles.items() if r is not role)
 
 
 @dataclass(frozen=True, slots=True)

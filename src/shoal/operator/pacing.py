@@ -3,7 +3,9 @@
 Nothing depends on this news, and there is much of it: a job of ten members has up to ten pieces, and a thousand jobs
 that start at once would spend as many calls on it as on the Pods. So the next piece waits for as long as the last one
 cost the server, many times over: on one that answers in a few milliseconds nobody notices, and one that is busy is left
-alone. Whatever was decided, has failed or is complete is no such news, and is written at once.
+alone. Whatever was decided, has failed or is complete is no such news, and is written at once. Nor is that a Pod
+exists: the auto plan's status is how the master hears of its nodes, and until it has heard of one it keeps that node's
+agent at the door.
 """
 
 from datetime import datetime, timedelta

@@ -107,6 +107,8 @@ class _Decision:
             settings=settings,
             can_resize=snapshot.can_resize,
             rests=self.rests,
+            plans=self.plans,
+            moves=self.before.moves,
         )
 
     def plan(self) -> JobPlan:
@@ -123,8 +125,10 @@ class _Decision:
             before.moves,
             [self.sizing.with_moves(plan) for plan in self.plans],
             suspended=self.rests,
+            pending=self.settings.times.pending,
             most=self._most_moves(),
         )
+        self.sizing = replace(self.sizing, moves=moving.moves)
         grant = self._grant(moving)
         self._fit(grant)
         over = not crew.members and (self.spec.suspend or not self._may_have_master())
@@ -132,7 +136,7 @@ class _Decision:
         if grant.counts != before.grant.counts:
             crew.say("Suspended" if self.spec.suspend else "PutBack" if self.waits else "Resized", grant.reason)
         memory = self._memory(grant, moving, master.record)
-        return self._carried_out(self._status(memory), master, alone, refusals, over=over)
+        return self._carried_out(self._status(memory), master, (alone.next_look, moving.next_look), refusals, over=over)
 
     # The steps -------------------------------------------------------------------------------------------------
 
@@ -211,9 +215,16 @@ class _Decision:
         )
 
     def _carried_out(
-        self, status: JobStatus, master: MasterPlan, alone: Alone, refusals: Sequence[Refusal], *, over: bool
+        self,
+        status: JobStatus,
+        master: MasterPlan,
+        dues: Sequence[datetime | None],
+        refusals: Sequence[Refusal],
+        *,
+        over: bool,
     ) -> JobPlan:
-        """The status, and what follows from it. `over`: nothing of the job has to be there but its record."""
+        """The status, and what follows from it. `dues`: when members are to be looked at again. `over`: nothing of the
+        job has to be there but its record."""
         crew, term = self.crew, master.record.term
         form = form_of(term)
         ensure = () if over else self._ensure(form, term)
@@ -241,7 +252,7 @@ class _Decision:
                 suspends=self.spec.suspend is not self._was_suspended(),
             ),
             lost=tuple(crew.lost),
-            recheck_at=self.now if len(unborn) > self.settings.most_at_once else self._next_look(memory, master, alone),
+            recheck_at=self.now if len(unborn) > self.settings.most_at_once else self._next_look(memory, master, dues),
         )
 
     # What they need --------------------------------------------------------------------------------------------
@@ -334,9 +345,8 @@ class _Decision:
         for member in unborn[: self.settings.most_at_once]:
             needs = needs_of(self.spec, member.role)
             if needs is not None:
-                resource = member.resource.over(self.asks.roles[member.role].resource)
                 host = next(hosts, None) if member.role is Role.WORKER else None
-                pod = member_pod(self.job, self.spec, needs, member, resource, self.settings)
+                pod = member_pod(self.job, self.spec, needs, member, self.sizing.target(member), self.settings)
                 made.append(pod if host is None else prefer(pod, host))
         return made
 
@@ -370,9 +380,9 @@ class _Decision:
             said += tuple(Notice(reason="PriorityIgnored", note=note, warning=True) for note in unknown)
         return said + _notices(self.job, status.conditions)
 
-    def _next_look(self, memory: Memory, master: MasterPlan, alone: Alone) -> datetime | None:
+    def _next_look(self, memory: Memory, master: MasterPlan, members: Sequence[datetime | None]) -> datetime | None:
         """When time alone will have changed something."""
-        dues = [memory.grant.drain_by, alone.next_look, master.next_look, self._deadline(memory)]
+        dues = [memory.grant.drain_by, *members, master.next_look, self._deadline(memory)]
         dues += [self._silence(), self._missed_from()]
         return min((due for due in dues if due is not None and due > self.now), default=None)
 

@@ -16,7 +16,7 @@ from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds, processes_with
 from shoal.api.labels import GENERATION, INCARNATION, MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
 from shoal.api.quantities import format_cores, format_mebibytes, mebibytes, parse_quantity
-from shoal.api.resources import Resource, of_template
+from shoal.api.resources import GPU_NAMES, Resource, of_template
 from shoal.core.errors import BadInput
 from shoal.operator.masters import master_name
 from shoal.operator.memory import Member
@@ -194,7 +194,7 @@ def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: 
     if resource.disk is not None and resource.disk != written.disk:
         amounts["ephemeral-storage"] = format_mebibytes(resource.disk)
     if resource.gpu_num is not None and resource.gpu_num != written.gpu_num:
-        amounts[settings.gpu_resource] = str(resource.gpu_num)
+        amounts[_device_name(pod["containers"][0], settings)] = str(resource.gpu_num)
     if resource.gpu_type is not None:
         _part(pod, "nodeSelector")[settings.gpu_type_label] = resource.gpu_type
     if not amounts:
@@ -204,6 +204,13 @@ def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: 
     requests.update(amounts)
     # A cpu limit would only slow it down; one that the user has set must not be below the request.
     limits.update({name: amount for name, amount in amounts.items() if name != "cpu" or "cpu" in limits})
+
+
+def _device_name(container: Mapping[str, Any], settings: OperatorSettings) -> str:
+    """What devices are called: as in the template, where it has some. Under two names the Pod would ask for both."""
+    resources = container.get("resources") or {}
+    written = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return next((name for name in (settings.gpu_resource, *GPU_NAMES) if name in written), settings.gpu_resource)
 
 
 def resized(needs: RoleNeeds, has: Resource, resource: Resource, settings: OperatorSettings) -> tuple[str, Manifest]:

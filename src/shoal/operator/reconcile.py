@@ -11,7 +11,7 @@ hold up neither a deletion nor the next master.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -30,7 +30,14 @@ from shoal.operator.reading import Reader, read_plan
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
-from shoal.operator.writing import counts_starts_only, differs, tells_of_starts_only, write_job, write_plan
+from shoal.operator.writing import (
+    counts_starts_only,
+    differs,
+    tells_of_new_pods,
+    tells_of_starts_only,
+    write_job,
+    write_plan,
+)
 from shoal.scheduler.rows import JobKey, Kind
 
 log = logging.getLogger("shoal.operator")
@@ -82,7 +89,8 @@ class Reconciler:
         """Of each job, names and uids of Pods that were made and not yet seen to be recorded."""
         self._said: dict[str, tuple[str, PlanStatus]] = {}
         """Of each plan, in which version it was found to say what it should."""
-        self._plans_of: dict[str, list[str]] = {}
+        self._plans_of: dict[Key, set[str]] = {}
+        """Of each job, also of one that is not there, the plans of which something is remembered."""
         self._resized: dict[str, dict[str, Resize]] = {}
         """Of each job's Pods, by their uids, what was asked for them last: once, whatever becomes of it."""
         self._pace = Pace(settings.news_rest)
@@ -125,7 +133,7 @@ class Reconciler:
         for raw in raw_plans:
             plan = read_plan(raw, job.name)
             seen[plan.ask] = (raw, plan)
-        self._plans_of[job.uid] = [plan.uid for _, plan in seen.values()]
+        self._keep_plans(job.key, {plan.uid for _, plan in seen.values()})
         memory = job.memory
         expected = {m.name: m.uid for m in memory.members if m.uid is not None and m.has_pod}
         if memory.master.uid is not None:
@@ -200,8 +208,9 @@ class Reconciler:
         if not differs(status, raw.get("status")):
             self._said[plan.uid] = (plan.version, verdict)
             return None
-        left = self._pace.left(plan.uid, self._clock())
-        if (later or left is not None) and tells_of_starts_only(status, raw.get("status")):
+        left, there = self._pace.left(plan.uid, self._clock()), raw.get("status")
+        can_wait = later or (left is not None and not tells_of_new_pods(status, there))
+        if can_wait and tells_of_starts_only(status, there):
             return left
         await self._write_status(raw, plan.uid, status)
         return None
@@ -229,21 +238,20 @@ class Reconciler:
         """Make fixed objects: a binding last, for the server looks at the Role that it names."""
         bindings = [each for each in manifests if each["kind"] == "RoleBinding"]
         others = [each for each in manifests if each["kind"] != "RoleBinding"]
-        for wave in (others, bindings):
-            if not await self._try(job, part, [partial(self._ensure, job, form, each) for each in wave]):
-                return False
-        return True
+        waves = ([partial(self._ensure, job, form, each) for each in wave] for wave in (others, bindings))
+        return await self._try(job, part, *waves)
 
-    async def _try(self, job: JobSeen, part: Part, calls: list[Callable[[], Awaitable[None]]]) -> bool:
-        """Make the calls of one part, unless it is held back. Returns whether all of it is done."""
-        if calls and self.holding.is_held(job.uid, part):
+    async def _try(self, job: JobSeen, part: Part, *waves: Sequence[Callable[[], Awaitable[None]]]) -> bool:
+        """Make the calls of one part, one wave after the other, unless it is held back. Returns whether all of it is
+        done: only then is it forgotten how often it was refused."""
+        if any(waves) and self.holding.is_held(job.uid, part):
             return False
-        troubles = await self._all(calls)
-        if troubles:
-            self.holding.refused(job.uid, part, troubles)
-        else:
-            self.holding.done(job.uid, part)
-        return not troubles
+        for calls in waves:
+            if troubles := await self._all(calls):
+                self.holding.refused(job.uid, part, troubles)
+                return False
+        self.holding.done(job.uid, part)
+        return True
 
     def _troubles(self, job: JobSeen) -> tuple[Trouble, ...]:
         found = [*self.holding.troubles(job.uid)]
@@ -295,8 +303,9 @@ class Reconciler:
         return tuple(sorted(set(troubles), key=lambda trouble: (trouble.reason, trouble.message)))
 
     async def _judge_orphans(self, key: Key) -> None:
-        for raw in self._cluster.plans(key.namespace, key.name):
-            plan = read_plan(raw, key.name)
+        plans = [(raw, read_plan(raw, key.name)) for raw in self._cluster.plans(key.namespace, key.name)]
+        self._keep_plans(key, {plan.uid for _, plan in plans})
+        for raw, plan in plans:
             elsewhere = [each for each in self._cluster.namespaces_of(key.name) if each != key.namespace]
             verdict = judge_orphan(plan, key, elsewhere, now=self._clock())
             try:
@@ -313,10 +322,15 @@ class Reconciler:
             self._made.pop(uid, None)
             self._resized.pop(uid, None)
             self._pace.forget(uid)
-            for plan in self._plans_of.pop(uid, ()):
-                self._said.pop(plan, None)
-                self._pace.forget(plan)
             self._reader.forget(uid)
+
+    def _keep_plans(self, key: Key, uids: set[str]) -> None:
+        """Forget the plans of a job that are gone."""
+        for gone in self._plans_of.pop(key, set()) - uids:
+            self._said.pop(gone, None)
+            self._pace.forget(gone)
+        if uids:
+            self._plans_of[key] = uids
 
 
 def _names_resources(seen: Iterable[tuple[Json, PlanSeen]]) -> bool:

@@ -26,10 +26,12 @@ def left_behind(before: Memory, crew: Crew) -> dict[tuple[Role, int], Resource]:
 
 
 def coming_back(seats: Seats, asks: Asks) -> dict[tuple[Role, int], Resource]:
-    """What those get who take them. Memory is kept because there was too little: not when the role has more by now."""
-    found = {}
-    for (role, rank), kept in seats.items():
-        now = asks.roles[role].resource.memory
-        less = kept.memory is not None and now is not None and kept.memory <= now
-        found[role, rank] = replace(kept, memory=None) if less else kept
-    return found
+    """What those get who take them."""
+    return {(role, rank): own(kept, asks.roles[role].resource) for (role, rank), kept in seats.items()}
+
+
+def own(kept: Resource, role: Resource) -> Resource:
+    """What of a place's own counts beside its role's now. Memory is kept because there was too little: not when the
+    role has more by now."""
+    less = kept.memory is not None and role.memory is not None and kept.memory <= role.memory
+    return replace(kept, memory=None) if less else kept

@@ -26,6 +26,8 @@ class JobTimes:
     relaunch_backoff: timedelta = timedelta(seconds=10)
     """The wait before a member that no master manages is replaced a second time; doubles each time."""
     relaunch_backoff_most: timedelta = timedelta(minutes=5)
+    pending: timedelta = timedelta(minutes=15)
+    """A replacement whose Pod does not run after so long is given up, and the one that it was to replace stays."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -111,6 +111,15 @@ def tells_of_starts_only(written: Json, there: Any) -> bool:
     return not differs(_without_starts(written), _without_starts(there if isinstance(there, Mapping) else {}))
 
 
+def tells_of_new_pods(written: Json, there: Any) -> bool:
+    """Whether a plan's status would name a Pod that it has not named yet."""
+    return not _pods_in(written) <= _pods_in(there if isinstance(there, Mapping) else {})
+
+
+def _pods_in(status: Mapping[str, Any]) -> set[tuple[Any, Any]]:
+    return {(pod.get("name"), pod.get("uid")) for pod in status.get("pods") or () if isinstance(pod, Mapping)}
+
+
 def _without_starts(status: Mapping[str, Any]) -> Json:
     pods = status.get("pods")
     ended = [pod for pod in pods if pod.get("phase") not in _ON_ITS_WAY] if isinstance(pods, list) else []

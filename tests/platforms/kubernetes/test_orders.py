@@ -84,6 +84,14 @@ def test_a_replacement_like_the_one_before_leaves_its_resource_to_the_operator()
     assert orders.create["j-worker-1"].resource is None
 
 
+def test_a_replacement_with_more_memory_says_nothing_of_what_is_as_before() -> None:
+    """A later plan may give the role other devices: they are for this one too."""
+    old, new = (a_node(n, 0, resource=NodeResource(cpu=2.0, memory=m, gpu_num=1)) for n, m in ((0, 1024), (1, 1536)))
+    reports = [a_report(0, "Failed", resource=ResourceSpec(cpu="2", memory="1024Mi", gpu=1))]
+    orders = ordered(Orders(), replacing(old, new), job="j", reports=reports)
+    assert orders.create["j-worker-1"].resource == ResourceSpec(memory="1536Mi")
+
+
 def test_a_pod_that_still_runs_is_removed() -> None:
     orders = ordered(Orders(), replacing(a_node(1, 1), a_node(5, 1)), job="j", reports=[a_report(1)])
     assert orders.remove == {"j-worker-1"}

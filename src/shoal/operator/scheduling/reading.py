@@ -78,6 +78,8 @@ def look_at(
     placed = Counter(ledger.host_of(pod) for pod in remaining if pod.host)
     ended = len(facts.spared) + (sum(_ended_well(pod, facts) for pod in pods) if facts.spares_succeeded else 0)
     leaving = len(going) + sum(pod.ends is not None and pod.role == facts.trainer_role for pod in there)
+    # One that has no host takes no room: a replacement that finds none may wait for long, and nobody waits for it.
+    settles = leaving == sum(not pod.host for pod in going)
     wanted = max(0, min(standing.target, facts.max) - ended)
     running = sum(pod.runs for pod in remaining)
     row = Job(
@@ -99,7 +101,7 @@ def look_at(
         running=running,
         leaving=leaving,
         ended=ended,
-        resizing=running < wanted or leaving > 0 or (standing.target == 0 and bool(trainers)),
+        resizing=running < wanted or not settles or (standing.target == 0 and bool(trainers)),
         attained=standing.attained,
         waiting_since=standing.waiting_since,
         frozen_until=standing.frozen_until,

@@ -164,10 +164,10 @@ def _vacant(node: Node, reports: Iterable[PodReport]) -> str | None:
 
 
 def _entry(name: str, node: Node, replaces: str | None, known: Mapping[str, PodReport]) -> PodMeta:
+    before = asdict(of_spec(known[replaces].resource)) if replaces is not None and replaces in known else {}
+    # As before is the operator's to say: meanwhile somebody may have asked for another, or may yet.
     amounts = {key: value for key, value in asdict(node.resource).items() if key != "priority"}
-    resource = Resource(**amounts)
-    if replaces is not None and replaces in known and of_spec(known[replaces].resource) == resource:
-        resource = Resource()  # as before is the operator's to say: meanwhile somebody may have asked for another
+    resource = Resource(**{key: value for key, value in amounts.items() if value != before.get(key)})
     # An agent knows the name of its Pod, not of the machine under it.
     hosts = {(known[host].host or host) if host in known else host for host in node.avoid_hosts}
     return PodMeta(
