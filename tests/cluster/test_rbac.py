@@ -69,6 +69,9 @@ class Stage:
 
 @pytest.fixture
 def stage(cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path) -> Iterator[Stage]:
+    for jobs in ("elastic.iml.github.io/v1alpha1/elasticjobs", "paddlepaddle.org/v1/trainingjobs"):
+        # Those of earlier tests are on their way out, and nothing may be made in their namespaces any more.
+        cluster.api.wait(f"/apis/{jobs}", lambda items: not items, what="no job is left", timeout=PATIENCE)
     stage = Stage(cluster, make_namespace(cluster), tmp_path / "operator.log")
     yield stage
     assert stage.operator.end() == 0
