@@ -124,7 +124,9 @@ async def test_a_shard_that_kills_whoever_trains_it_ends_the_job_by_name(tmp_pat
     [
         pytest.param(("--size", "0", "--shard", "1"), "dataset train: size must be at least 1 record", id="empty"),
         pytest.param(("--size", "-5", "--shard", "1"), "got -5", id="negative"),
-        pytest.param(("--contradict",), "dataset train is registered already, now with seed", id="contradicting"),
+        pytest.param(  # slow enough for both to be there
+            ("--contradict", "--seconds", "0.02"), "dataset train is registered already, now with", id="contradicting"
+        ),
         pytest.param(
             ("--size", "10", "--shard", "11"), "shard_size must be at most the dataset's 10 records", id="big"
         ),
