@@ -66,6 +66,8 @@ sim: $(READY) ## 10^5 simulated schedules of joins, leaves and deaths (SEEDS=n f
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS)
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS) --failovers
 	@$(BIN)/python -m shoal.sim.worlds --seeds $(SEEDS) --outages
+	@$(BIN)/python -m shoal.sim.servers --seeds $(SEEDS)
+	@$(BIN)/python -m shoal.sim.servers --seeds $(SEEDS) --failovers
 
 kube: ## Build the Kubernetes that tests use (wants Go; once, into the cache; 10 minutes)
 	@hack/kube/build

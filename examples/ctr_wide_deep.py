@@ -1,6 +1,7 @@
 """A wide-and-deep model of clicks, on parameter servers. The clicks are generated, so nothing is downloaded.
 
     python examples/ctr_wide_deep.py --records 100000
+    shoal run --strategy ps --nnodes 1:4 --ps 1:3 --evaluator --checkpoint-dir /tmp/ctr examples/ctr_wide_deep.py
 
 Each record is a user who sees an item in some context, and clicks or not. The wide part remembers pairs of user group
 and item category, the deep part learns what users and items have in common. The click follows a hidden rule with some
@@ -16,6 +17,8 @@ import tensorflow.compat.v1 as tf
 import shoal.tensorflow as elastic
 
 USERS, ITEMS, GROUPS, CATEGORIES, NUMBERS, WIDTH = 20_000, 5_000, 50, 40, 4, 16
+HELD_OUT = 8192
+"""Records that are never trained: an evaluator scores with them."""
 
 
 def main() -> None:
@@ -39,6 +42,7 @@ def main() -> None:
         shard_size=20 * options.batch_size,
         shuffle="shards",
         on_step=told,
+        held_out=range(options.records, options.records + HELD_OUT),
     )
     quarter = max(1, len(losses) // 4)
     mean = float(load(range(4096))["clicked"].mean())
@@ -90,7 +94,9 @@ def model(batch: Any) -> elastic.Model:
         x = tf.nn.relu(dense(f"deep_{layer}", x, width))
     logits = tf.squeeze(wide + dense("out", x, 1), axis=1)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=batch["clicked"], logits=logits))
-    return elastic.Model(loss=loss, optimizer=tf.train.AdamOptimizer(3e-3))
+    # Not Adam: TensorFlow's rewrites its moments of every row in every step, and of two workers that do so at once one
+    # is undone. Adagrad touches only the rows of the batch.
+    return elastic.Model(loss=loss, optimizer=tf.train.AdagradOptimizer(0.05, 1e-5, use_locking=True))
 
 
 def looked_up(name: str, rows: int, width: int, ids: Any) -> Any:

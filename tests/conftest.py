@@ -1,4 +1,4 @@
-"""What every test directory shares: hypothesis profiles, and a last word on what did not run.
+"""What every test directory shares: hypothesis profiles, figures that a run shows, and a last word on what did not run.
 
 A test that the machine cannot run is skipped *with a reason*; the end of the run repeats each reason with its
 count, and `--no-skips` (CI) turns any skip into a failure, so that nothing stops being tested unnoticed.
@@ -6,7 +6,7 @@ count, and `--no-skips` (CI) turns any skip into a failure, so that nothing stop
 
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 from hypothesis import settings
@@ -14,6 +14,8 @@ from hypothesis import settings
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+FIGURES = "figures"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,17 +27,34 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture
+def figures(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Takes lines that a test has measured and that somebody wants to read: they are shown in the end, also when the
+    test passes."""
+    return lambda line: record_property(FIGURES, line)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None, None, None]:
     yield  # after pytest's own summary, before its closing line
+    _show_figures(terminalreporter)
     skips = _skips(config)
     if not skips:
         return
     told = "; ".join(f"{reason} ({count})" for reason, count in sorted(skips.items()))
     verdict = ", which --no-skips forbids" if config.getoption("--no-skips") else ""
     terminalreporter.write_line(f"not run here{verdict}: {told}", yellow=True)
+
+
+def _show_figures(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in (*terminalreporter.stats.get("passed", []), *terminalreporter.stats.get("failed", [])):
+        lines = [line for name, line in report.user_properties if name == FIGURES]
+        if lines and report.when == "call":
+            terminalreporter.write_line(f"figures of {report.nodeid}:")
+            for line in lines:
+                terminalreporter.write_line(f"  {line}")
 
 
 def _skips(config: pytest.Config) -> Counter[str]:

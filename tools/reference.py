@@ -17,9 +17,10 @@ from typing import get_type_hints
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal.api.elasticjob import ElasticJobSpec, ElasticJobStatus, ReplicaSpec, ResourceSpec, RoleSpec
+from shoal.api.elasticjob import Checkpoint, ElasticJobSpec, ElasticJobStatus, ReplicaSpec, ResourceSpec, RoleSpec
 from shoal.api.fields import Field
 from shoal.api.jobresource import JobResourceSpec, JobResourceStatus
+from shoal.api.reasons import Reason, Sort
 from shoal.api.reference import FIELDS_HEAD, RULES_HEAD, field_rows, rule_rows
 from shoal.api.rules import elastic_job_rules, job_resource_rules, scale_plan_rules, training_job_rules
 from shoal.api.scaleplan import PodMeta, ScalePlanSpec, ScalePlanStatus
@@ -39,8 +40,9 @@ from shoal.core.exits import (
 )
 from shoal.core.figures import figures
 from shoal.core.job import JobSettings, JobSpec, new_job
-from shoal.core.job.values import ProcessExited, ResizeTold
+from shoal.core.job.values import ProcessExited, ResizeTold, SelfSizing, Sized
 from shoal.core.nodes import NodeId, NodeSeen, ProcessSeen
+from shoal.core.plans import ResourcePlan
 from shoal.core.recovery import (
     Budget,
     EndMember,
@@ -51,8 +53,9 @@ from shoal.core.recovery import (
     RestartProcesses,
     decide_recovery,
 )
+from shoal.core.stages import OptimizerState
 from shoal.core.statistics import Heard, Statistics
-from shoal.core.view import ResizeView
+from shoal.core.view import PSChangeView, ResizeView
 from shoal.master.metrics import MasterMetrics
 from shoal.operator.actions import JobPlan
 from shoal.operator.counting import Direction, Resized, Result, Trigger
@@ -74,14 +77,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def metrics() -> str:
     """Every metric that a master serves, after a little of everything has happened to it."""
-    job, _ = new_job(JobSpec(name="job", uid="job.0", min_nodes=1, max_nodes=1), JobSettings(), nodes=1, now=NOW)
+    spec = JobSpec(name="job", uid="job.0", min_nodes=1, max_nodes=1, sizing=SelfSizing())
+    job, _ = new_job(spec, JobSettings(), nodes=1, now=NOW)
     job = replace(job, continuing=frozenset({NODE}))
     resized = ResizeView(generation=1, at=NOW, reason="", before=0, after=1)
     served = MasterMetrics()
     failure = ProcessExited(node=NODE, incarnation=1, local_rank=0, exit=ProcessExit(code=1))
     told = ResizeTold(node=NODE, generation=1, drain=0, rendezvous=0, restore=0, first_step=0, lost_steps=0)
-    served.observe(job, failure, replace(job, resizes=(resized,)))
-    served.observe(job, told, job)
+    moved = PSChangeView(kind="resize", at=NOW, reason="", before=0, after=1, phase=None, outcome="done")
+    served.observe(job, failure, replace(job, resizes=(resized,)), NOW)
+    served.observe(job, told, replace(job, changes=(moved,)), NOW)
+    served.observe(job, Sized(state=OptimizerState(), plan=ResourcePlan(reason="", algorithm="throughput")), job, NOW)
     process = ProcessSeen(
         local_rank=0, pid=1, stopped=False, cpu=0.0, memory_bytes=0, step=None, collectives=0, busy=None
     )
@@ -101,7 +107,8 @@ def operator_metrics() -> str:
     served.waited("default", "Normal", 0.0)
     served.looked("ok", 0.0)
     served.called("get", "pods", 200, 0.0)
-    return _metric_table(served.text([], staleness={"pods": 0.0}, waiting=0, leads=True))
+    text = served.text([], staleness={"pods": 0.0}, waiting=0, leads=True, goodput={"default": 1.0})
+    return _metric_table(text)
 
 
 def _metric_table(text: bytes) -> str:
@@ -109,6 +116,8 @@ def _metric_table(text: bytes) -> str:
     for family in text_string_to_metric_families(text.decode()):
         if family.name.endswith("_created"):
             continue  # when a counter began: the library's own
+        if not family.samples:
+            raise SystemExit(f"nothing has happened to {family.name}, so that its labels are not known: let it happen")
         labels = sorted({name for sample in family.samples for name in sample.labels} - {"le"})
         name = f"{family.name}_total" if family.type == "counter" else family.name
         rows.append([f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), family.documentation])
@@ -168,6 +177,7 @@ def resources() -> Mapping[str, str]:
         "elasticjob-role": field_rows(RoleSpec),
         "elasticjob-dlrover": [row for row in field_rows(ReplicaSpec) if row not in own],
         "elasticjob-resource": field_rows(ResourceSpec),
+        "elasticjob-checkpoint": field_rows(Checkpoint),
         "elasticjob-status": field_rows(ElasticJobStatus, flat=True),
         "scaleplan-spec": field_rows(ScalePlanSpec),
         "scaleplan-pod": field_rows(PodMeta),
@@ -224,7 +234,18 @@ def _default(value: object) -> str:
             return f"`{value}`"
 
 
+def reasons() -> str:
+    """Every reason of conditions and events, with what to do about it."""
+    rows = [[f"`{each}`", each.sort, each.meaning, each.hint] for each in sorted(Reason, key=_sort)]
+    return table(["reason", "sort", "meaning", "what to do"], rows)
+
+
+def _sort(reason: Reason) -> tuple[int, str]:
+    return list(Sort).index(reason.sort), str(reason)
+
+
 TABLES = {
+    "reasons": reasons,
     "metrics": metrics,
     "operator-metrics": operator_metrics,
     "exit-codes": exit_codes,

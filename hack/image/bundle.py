@@ -72,7 +72,7 @@ def _copy_interpreter(folder: Path, library: Path, version: str) -> None:
 def _install(target: Path) -> None:
     """Shoal itself as users get it: built from the tree, with the versions of the constraints file."""
     # Copies: what follows changes the libraries in place, and a hard link would change those of uv's cache with them.
-    what = ["--quiet", "--target", target, "--constraint", ROOT / "constraints.txt", f"{ROOT}[kubernetes]"]
+    what = ["--quiet", "--target", target, "--constraint", ROOT / "constraints.txt", f"{ROOT}[kubernetes,optimizer]"]
     by_uv = [sys.executable, "-m", "uv", "pip", "install", "--link-mode", "copy", *what]
     if subprocess.run(by_uv, check=False).returncode:  # uv does not read pip's settings; pip is slower but gets there
         shutil.rmtree(target, ignore_errors=True)

@@ -208,3 +208,9 @@ def test_what_short_lived_children_of_a_real_process_use_is_counted() -> None:
         used = usage([process.pid], look(), before, seconds=seconds)[process.pid]
         process.stdin.close()
     assert used.cpu * seconds >= 0.28
+
+
+def test_shared_memory_counts_as_what_a_node_holds() -> None:
+    """A checkpoint in /dev/shm is memory that nobody can drop: a plan without it would be too small."""
+    stat = "anon 200\nfile 800\nshmem 700\ninactive_anon 700\nactive_anon 200\ninactive_file 60\nactive_file 40\n"
+    assert memory_held("1000\n", stat) == 940

@@ -18,6 +18,7 @@ from shoal.wire.messages import (
     DumpStacks,
     Exited,
     FromMaster,
+    Going,
     Heartbeat,
     Hello,
     Interrupt,
@@ -243,6 +244,17 @@ def test_the_first_reason_to_end_stays_and_a_second_signal_kills() -> None:
     assert core.overdue(n)[1] == ()
 
 
+def test_a_process_that_leaves_because_the_agent_is_ended_was_terminated() -> None:
+    """Exit 77 would tell the master that it was let go, and nobody would take its place."""
+    n = in_a_world(an_sdk_node(slots=1))
+    n, _ = core.signalled(n, 15, "SIGTERM", grace=30.0)
+    n, (said, end) = core.ended(n, 0, ProcessExit(code=77))
+    assert isinstance(said, core.Send)
+    assert isinstance(said.message, Exited)
+    assert said.message.code == 143
+    assert end == core.End(143, "ends: got SIGTERM")
+
+
 def test_a_node_that_joined_by_itself_leaves_when_it_is_told_to_end() -> None:
     n = replace(in_a_world(an_sdk_node()), joined=True)
     n, effects = core.signalled(n, 2, "SIGINT", grace=30.0)
@@ -251,6 +263,40 @@ def test_a_node_that_joined_by_itself_leaves_when_it_is_told_to_end() -> None:
     assert effects == ()
     n, effects = core.ended(n, 1, ProcessExit(code=143))
     assert effects == (core.End(130, "ends: got SIGINT", goodbye=Left(incarnation=1)),)
+
+
+@pytest.mark.parametrize(("joined", "failed", "code"), [(True, True, 78), (True, False, 0), (False, True, 0)])
+def test_whoever_started_a_node_that_joined_learns_that_the_job_has_failed(
+    joined: bool, failed: bool, code: int
+) -> None:
+    n = replace(in_a_world(an_sdk_node(slots=1)), joined=joined)
+    n, _ = core.told(n, Stop(reason="it is over", grace_seconds=1.0, has_failed=failed))
+    _, effects = core.ended(n, 0, ProcessExit(code=143))
+    assert effects == (core.End(code, "stops: it is over"),)
+
+
+def a_server() -> core.Node:
+    n = replace(in_a_world(an_sdk_node(slots=1)), joined=True, serves=True)
+    n, effects = core.signalled(n, 15, "SIGTERM", grace=30.0)
+    assert effects == (core.Send(Going(incarnation=1)),)
+    return n
+
+
+def test_a_server_that_joined_by_itself_stays_until_it_is_let_go() -> None:
+    n, effects = core.told(a_server(), Leave(reason="nobody needs it", grace_seconds=5.0))
+    assert effects == (core.StopProcesses((0,), 5.0),)
+    n, effects = core.ended(n, 0, ProcessExit(code=0))
+    assert effects == (core.End(0, "leaves: nobody needs it", goodbye=Left(incarnation=1)),)
+
+
+def test_a_server_that_has_to_go_says_so_again_to_the_next_master() -> None:
+    _, effects = core.welcomed(a_server(), a_welcome())
+    assert effects[-1] == core.Send(Going(incarnation=1))
+
+
+def test_a_second_signal_ends_a_server_that_has_to_go() -> None:
+    _, effects = core.signalled(a_server(), 15, "SIGTERM", grace=30.0)
+    assert effects == (core.StopProcesses((0,), 30.0),)
 
 
 def test_a_node_that_nobody_knows_yet_has_nothing_to_leave() -> None:
@@ -350,7 +396,8 @@ def _check(name: str, before: core.Node, n: core.Node, effects: tuple[core.Effec
     for effect in effects:
         match effect:
             case core.StartProcesses(local_ranks=ranks):
-                assert not any(_runs(before, rank) for rank in ranks), f"{name}: a process beside one that runs"
+                ran = sum(_runs(before, rank) for rank in ranks)  # the one that has just ended did
+                assert ran <= (name == "end"), f"{name}: a process beside one that runs"
                 assert n.ending is None
             case core.StopProcesses(local_ranks=ranks):
                 assert ranks

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.agent.environment import environment
 from shoal.agent.failures import LONGEST, OomCounter, error_of
 from shoal.agent.gpu import Gpus
 from shoal.agent.output import LONGEST_LINE, Console, Lines, Route, Stream, printable
 from shoal.agent.settings import AgentSettings, ReconnectSettings, Streams
 from shoal.agent.usage import Stat, Usage, look, parse, usage
 from shoal.core.errors import BadInput
+from shoal.core.saving import CheckpointSpec
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import FromAgent, GpuSeen, Heartbeat
 
@@ -306,3 +308,23 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, object]) -> None:
 def test_reconnect_delays_must_not_shrink() -> None:
     with pytest.raises(BadInput):
         ReconnectSettings(first_delay=2.0, longest_delay=1.0)
+
+
+# The environment -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fuzzy", "said"), [(True, "1"), (False, None)])
+def test_a_process_knows_whether_the_checkpoints_it_makes_are_fuzzy(fuzzy: bool, said: str | None) -> None:
+    made = environment(
+        some_settings(),
+        node="worker-0",
+        incarnation=1,
+        local_rank=0,
+        max_restarts=0,
+        socket=Path("s"),
+        error_file=Path("e"),
+        world=None,
+        store={},
+        checkpoint=CheckpointSpec(directory="/kept", fuzzy=fuzzy),
+    )
+    assert made.get("SHOAL_CHECKPOINT_FUZZY") == said

@@ -94,6 +94,8 @@ def jobs(draw: st.DrawFn) -> Written:
     wanted = {"worker"} | draw(st.sets(st.sampled_from(["chief", "evaluator"])))
     if "arameter" in strategy:
         wanted.add("parameterServer")
+    if "parameterServer" not in wanted or wanted & {"chief", "evaluator"}:
+        spec.pop("tfConfig", None)
     if not spec.get("nodeUnit", 1) <= 8:
         del spec["nodeUnit"]
     for own, mapped in ROLES:

@@ -215,6 +215,46 @@ def any_facts(draw: st.DrawFn) -> JobFacts:
 
 
 @st.composite
+def crowded_jobs(draw: st.DrawFn) -> tuple[JobFacts, Limits]:
+    """A job that trains, and limits that leave it little or no room: some of its nodes grow, some have run out."""
+    counts = {Role.WORKER: draw(st.integers(1, 6)), Role.PS: draw(st.integers(0, 4))}
+    known, there, lost = {}, [], []
+    for which, count in counts.items():
+        if not count:
+            continue
+        memory, cpu = draw(st.integers(600, 12_000)), draw(st.sampled_from([1.0, 2.0, 4.0]))
+        pinned = draw(st.sampled_from([{}, {}, {}, {"memory_pinned": True}, {"count_pinned": True}]))
+        known[which] = role(count, cpu=cpu, memory=memory, min=draw(st.integers(1, count)), most=8, **pinned)
+        for number in range(count):
+            used = draw(st.floats(0.2, 0.98)) * memory
+            slope = draw(st.sampled_from([0.0, 0.0, used / 20_000.0]))
+            heat = draw(st.sampled_from([0.3, 0.9])) * cpu
+            there.append(node(f"{which}-{number}", cpu=cpu, memory=memory, used=used, slope=slope, used_cpu=heat))
+        if draw(st.booleans()):
+            short = draw(st.sampled_from([memory, memory * 3 // 4]))
+            lost.append(OomEvent(node=f"{which}-9", role=which, at=NOW - 5.0, memory=short,
+                                 count=count if which is Role.PS else None))  # fmt: skip
+    workers, ps, cpu = counts[Role.WORKER], counts[Role.PS], known[Role.WORKER].resource.cpu
+    facts = JobFacts(
+        job="crowded",
+        strategy=Strategy.PARAMETER_SERVER if ps else Strategy.ALLREDUCE,
+        now=NOW,
+        roles=known,
+        nodes=tuple(there),
+        speeds=(*speeds(workers + 1, cpu, ps, end=NOW - 1_000.0), *speeds(workers, cpu, ps)),
+        ooms=tuple(lost),
+        changed_at=NOW - 900.0,
+    )
+    held = sum(each.count * each.resource.memory for each in known.values())
+    cores = sum(each.count * each.resource.cpu for each in known.values())
+    return facts, Limits(
+        memory=draw(st.none() | st.floats(0.7, 1.6).map(lambda part: int(held * part))),
+        cpu=draw(st.none() | st.floats(0.7, 1.6).map(lambda part: cores * part)),
+        node_memory=draw(st.sampled_from([65_536, 8_192])),
+    )
+
+
+@st.composite
 def ooms(draw: st.DrawFn) -> OomEvent:
     which = draw(st.sampled_from([Role.WORKER, Role.PS]))
     return OomEvent(node=f"{which}-0", role=which, at=draw(TIMES), memory=draw(st.integers(-5, 10**6)),

@@ -25,6 +25,7 @@ FULL = AgentSettings(
     owns_container=True,
     role="trainer",
     run_id="run",
+    spare_after=2.5,
     max_restarts=0,
     log_dir=Path("/logs"),
     redirects={0: Streams.STDOUT},

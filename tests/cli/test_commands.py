@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-WAIT = 60
+WAIT = 180
 """Seconds after which a test gives up; nothing here takes nearly so long."""
 
 HELLO = """
@@ -166,7 +166,8 @@ def test_a_script_that_fails_fails_the_job_with_its_traceback(shell: Shell) -> N
 
 
 def test_looking_at_scaling_and_stopping_a_running_job(shell: Shell) -> None:
-    job = shell.start("run", "--nnodes", "1:3", "--agents", "2", "--name", "mine", shell.script(STAYS))
+    words = ("--nnodes", "1:3", "--agents", "2", "--autoscale", "--name", "mine")
+    job = shell.start("run", *words, shell.script(STAYS))
     job.wait_for(r"\] up", 2)
     code, text = shell.call("ps", "-o", "json")
     (seen,) = json.loads(text)
@@ -176,6 +177,9 @@ def test_looking_at_scaling_and_stopping_a_running_job(shell: Shell) -> None:
     code, text = shell.call("scale", "mine", "worker=3")
     assert code == 0, text
     job.wait_for("3 processes")
+    assert "shoal scale worker=3 says how many workers there are" in shell.call("why", "mine")[1]
+    code, text = shell.call("scale", "mine", "worker=auto")
+    assert (code, text) == (0, "mine: the optimizer says how many workers there are\n")
     code, text = shell.call("logs", "--rank", "0")
     assert (code, text) == (0, "up\n" * text.count("up\n"))
     code, text = shell.call("stop", "mine", "--now")
@@ -271,6 +275,13 @@ def test_invocations_at_one_endpoint_are_one_job(shell: Shell) -> None:
         (["run", "--nnodes", "2", "--rdzv-endpoint", "no-such-host.invalid:1", "train.py"], "no-such-host.invalid"),
         (["scale", "job", "worker=0"], "at least 1"),
         (["scale", "job"], "wants [JOB] worker=N"),
+        (["scale", "job", "--ps", "0"], "ps= wants a number of at least 1, or auto, got '0'"),
+        (["scale", "job", "ps=2", "--ps", "3"], "ps= is said twice"),
+        (["scale", "job", "chief=2"], "by role worker or ps, got 'chief'"),
+        (["scale", "job", "ps-1.cpu=nan"], "cores above 0, got 'nan'"),
+        (["scale", "job", "ps-1.disk=1"], "ps-1.cpu=N or ps-1.memory=MIB"),
+        (["run", "--strategy", "ps", "--checkpoint-dir", f"{__file__}/kept", __file__], "cannot be written to"),
+        (["run", "--strategy", "ps", "--checkpoint-dir", "s3://kept", __file__], "must be a directory"),
         (["agent"], "--master"),
         (["ps", "-o", "xml"], "wanted one of table, json, yaml"),
         (["swim"], "swim"),

@@ -11,7 +11,7 @@ import yaml
 from shoal.cli import kube_jobs
 from shoal.cli.kube_jobs import Cluster
 from shoal.core.errors import BadInput, ShoalError
-from shoal.platforms.kubernetes.client import Client
+from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.errors import Forbidden
 from shoal.platforms.kubernetes.fake import FakeApiServer
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
@@ -49,6 +49,7 @@ STATUS = {
         "step": 1200,
         "error": "Traceback\nValueError: no",
         "lastDecision": {"reason": "world 4: 2 processes", "at": "2026-01-01T00:00:01Z"},
+        "scores": [{"step": 600}, {"step": 900, "metrics": [{"name": "auc", "value": "0.71"}]}],
     },
 }
 
@@ -130,6 +131,7 @@ async def test_describe_shows_members_conditions_and_the_last_error(cluster: Clu
     said = capsys.readouterr().out
     for part in ("worker: 2 run", "3 asked for, 2 granted", "all that fits", "image trainer:7", "ValueError: no"):
         assert part in said
+    assert "scored at step 600: not\n  scored at step 900: auc 0.71\n" in said
 
 
 async def test_why_tells_decisions_what_is_waited_for_and_what_was_trimmed(
@@ -154,8 +156,30 @@ async def test_why_tells_decisions_what_is_waited_for_and_what_was_trimmed(
     assert "\x1b" not in said
 
 
+async def test_what_the_job_finds_best_is_what_nobody_asks_for(cluster: Cluster, job: str) -> None:
+    await kube_jobs.scale(job, {"worker": 3})(cluster)
+    await kube_jobs.scale(job, {"worker": None})(cluster)
+    found = await cluster.client.get(ELASTIC_JOBS, job, namespace=cluster.namespace)
+    assert "replicas" not in found["spec"]["worker"]
+
+
+async def test_servers_are_asked_for_and_given_back_as_workers_are(cluster: Cluster, job: str) -> None:
+    with pytest.raises(BadInput, match=r"mnist has no spec\.parameterServer, so ps=2 means nothing to it"):
+        await kube_jobs.scale(job, {"ps": 2})(cluster)
+    template = (await spec(cluster))["worker"]["template"]
+    patch = Merge({"spec": {"parameterServer": {"template": template}}})
+    await cluster.client.patch(ELASTIC_JOBS, job, patch, namespace=cluster.namespace)
+    await kube_jobs.scale(job, {"ps": 2, "worker": 3})(cluster)
+    now = await spec(cluster)
+    assert (now["parameterServer"]["replicas"], now["worker"]["replicas"]) == (2, 3)
+    await kube_jobs.scale(job, {"ps": None})(cluster)
+    now = await spec(cluster)
+    assert "replicas" not in now["parameterServer"]
+    assert now["worker"]["replicas"] == 3
+
+
 async def test_scaling_writes_the_scale_subresource_and_suspending_the_spec(cluster: Cluster, job: str) -> None:
-    await kube_jobs.scale(job, 3)(cluster)
+    await kube_jobs.scale(job, {"worker": 3})(cluster)
     await kube_jobs.suspend(job, on=True)(cluster)
     now = await spec(cluster)
     assert (now["worker"]["replicas"], now["suspend"]) == (3, True)

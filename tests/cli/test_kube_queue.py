@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,7 +83,7 @@ def test_an_answer_says_when_and_who_would_shrink() -> None:
     assert words("ElasticJob team/new", answer) == [
         "ElasticJob team/new would start in about 35 s, with 2: it fits",
         "  until then: place 1 in the queue: no host has room",
-        "  ElasticJob team/big: 8 -> 6: a gang needs the room",
+        "  ElasticJob team/big would have 6 instead of 8: a gang needs the room",
     ]
 
 
@@ -276,3 +279,43 @@ async def test_a_watched_queue_is_shown_again_when_it_changes(
     watching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await watching
+
+
+async def test_simulate_on_the_live_cluster_is_told_where_that_is(tmp_path: Path) -> None:
+    async with FakeApiServer() as server:
+        for kind in (ELASTIC_JOBS, SCALE_PLANS, JOB_RESOURCES, TRAINING_JOBS):
+            server.serve(kind, status=True)
+        async with Client(server.access()) as client:
+            ready = [{"type": "Ready", "status": "True"}]
+            status = {"status": {"allocatable": {"cpu": "10", "memory": "64Gi"}, "conditions": ready}}
+            await client.create(NODES, {"metadata": {"name": "a"}})
+            await client.patch(NODES, "a", Merge(status), subresource="status")
+            await client.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+            meta = {"name": "mine", "namespace": "elsewhere"}
+            quota = "{quotas: {team: {cpu: 6}}}"
+            await client.create(CONFIG_MAPS, {"metadata": meta, "data": {"settings": quota}})
+        config, job = tmp_path / "config", tmp_path / "job.yaml"
+        contexts = {name: {"cluster": name} for name in ("gone", "here")}
+        clusters = {"gone": "http://127.0.0.1:1", "here": server.url}
+        config.write_text(
+            yaml.safe_dump(
+                {
+                    "current-context": "gone",
+                    "contexts": [{"name": name, "context": context} for name, context in contexts.items()],
+                    "clusters": [{"name": name, "cluster": {"server": url}} for name, url in clusters.items()],
+                }
+            )
+        )
+        job.write_text(yaml.safe_dump(ELASTIC))
+        place = ("--kubeconfig", str(config), "--context", "here", "--namespace", "team")
+        installed = ("--home", "elsewhere", "--scheduler-settings", "mine")
+        said = await said_by("simulate", str(job), "--cluster", "live", *place, *installed)
+    assert said.startswith("ElasticJob team/mnist would start at once, with 1"), "the quota of its settings"
+
+
+async def said_by(*words: str) -> str:
+    command = (sys.executable, "-m", "shoal", *words)
+    running = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    out, errors = await running.communicate()
+    assert running.returncode == 0, errors.decode()
+    return out.decode()

@@ -85,7 +85,7 @@ async def test_describe_tells_members_resizes_and_the_schedulers_word(
 async def test_scale_suspend_and_stop_are_for_it_too(
     cluster: Cluster, server: FakeApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await kube_jobs.scale("job-1", 3)(cluster)
+    await kube_jobs.scale("job-1", {"worker": 3})(cluster)
     assert stored(server)["spec"]["trainer"]["max-instance"] == 3
     await kube_jobs.suspend("job-1", on=True)(cluster)
     assert stored(server)["spec"]["suspend"] is True

@@ -31,6 +31,10 @@ def test_a_pods_environment_says_who_the_master_is() -> None:
     assert "j-master.n.svc" in place.names
     assert place.max_members is None
     assert place_of({**GIVEN, "SHOAL_MAX_MEMBERS": "32"}).max_members == 32
+    assert place.autoscale_seconds is None
+    assert place_of({**GIVEN, "SHOAL_AUTOSCALE_EVERY": "8"}).autoscale_seconds == 8
+    with pytest.raises(BadInput, match="SHOAL_AUTOSCALE_EVERY wants an even number of seconds"):
+        place_of({**GIVEN, "SHOAL_AUTOSCALE_EVERY": "often"})
     assert "10.0.0.7" in place.names  # the kubelet asks for its health there
 
 
@@ -145,7 +149,50 @@ async def test_where_masters_make_the_pods_operator_and_master_share_one_job(tmp
             asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
 
 
-def placed(stage: Stage, secrets: Path) -> Place:
+async def test_a_job_with_limits_and_nothing_else_is_given_cores_and_memory_by_its_first_plan(tmp_path: Path) -> None:
+    """Operator and master are real: the plan is the master's optimizer's, the Pods are the operator's."""
+    template = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["true"]}]}}
+    async with a_stage() as stage, stage.operator():
+        limits = {"cpu": 6, "memory": "8Gi"}
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": {"template": template}, "resourceLimits": limits})
+        await stage.until(lambda: "mnist-master-1" in stage.running("master"), "the master's Pod runs")
+        running = asyncio.create_task(run(placed(stage, tmp_path), stage.server.access()))
+        try:
+            await stage.until(lambda: stage.running() == ["mnist-worker-0", "mnist-worker-1"], "two asked for and made")
+            asked = stage.plan("mnist-auto")["spec"]
+            resource = {"cpu": "3", "memory": "4096Mi"}
+            assert asked["replicaResourceSpecs"] == {"worker": {"replicas": 2, "resource": resource}}
+            assert asked["reason"].startswith("nothing is known of the job: 2 worker with 3 cores and 4096 MiB each")
+            (container,) = stage.pods()["mnist-worker-0"]["spec"]["containers"]
+            assert container["resources"]["requests"] == {"cpu": "3", "memory": "4096Mi"}
+            assert not running.done()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+
+async def test_an_evaluator_without_a_number_comes_with_the_workers_of_a_job_that_sizes_itself(tmp_path: Path) -> None:
+    template = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["true"]}]}}
+    async with a_stage() as stage, stage.operator():
+        roles = {"worker": {"template": template, "resource": {"cpu": 32}}, "evaluator": {"template": template}}
+        await stage.apply(ELASTIC_JOBS, "mnist", {"replicaSpecs": roles})
+        await stage.until(lambda: "mnist-master-1" in stage.running("master"), "the master's Pod runs")
+        running = asyncio.create_task(run(placed(stage, tmp_path), stage.server.access()))
+        try:
+            await stage.until(lambda: len(stage.running()) == 2, "two workers")
+            await stage.until(lambda: stage.running("evaluator") == ["mnist-evaluator-0"], "and an evaluator")
+            asked = stage.plan("mnist-auto")["spec"]["replicaResourceSpecs"]
+            assert asked == {"evaluator": {"replicas": 1}, "worker": {"replicas": 2}}
+            (container,) = stage.pods()["mnist-worker-0"]["spec"]["containers"]
+            assert container["resources"]["requests"] == {"cpu": "32"}
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+
+def placed(stage: Stage, secrets: Path, **more: str) -> Place:
     """The place of the master whose Pod the operator made, with its Secret mounted."""
     (container,) = stage.pods()["mnist-master-1"]["spec"]["containers"]
     for secret in stage.server.objects(SECRETS):
@@ -153,4 +200,4 @@ def placed(stage: Stage, secrets: Path) -> Place:
             for name, value in secret["data"].items():
                 (secrets / name).write_bytes(base64.b64decode(value))
     given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    return place_of({**given, "SHOAL_SECRETS": str(secrets), "SHOAL_PORT": "0"})
+    return place_of({**given, "SHOAL_SECRETS": str(secrets), "SHOAL_PORT": "0", **more})

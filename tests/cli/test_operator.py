@@ -38,10 +38,12 @@ def test_an_address_of_ipv6_is_understood() -> None:
         (("--workers", "0"), "--workers"),
         (("--image-pull-policy", "Sometimes"), "Always, IfNotPresent, Never"),
         (("--silence", "-1"), "--silence"),
+        (("--master-frozen", "0"), "--master-frozen"),
         (("--priority-classes", "urgent=x"), "high=NAME,low=NAME"),
         (("--shared-memory", "much"), "--shared-memory"),
         (("--master-memory", "0"), "--master-memory"),
         (("--max-members", "0"), "--max-members"),
+        (("--autoscale-every", "5"), "--autoscale-every wants an even number of seconds from 4 to 300, got '5'"),
     ],
 )
 def test_wrong_words_are_said(words: tuple[str, ...], says: str) -> None:
@@ -58,9 +60,9 @@ def test_what_jobs_get_reaches_the_settings() -> None:
     made = config_of(
         *("--max-members", "32", "--priority-classes", "high=urgent,low=idle", "--gpu-resource", "amd.com/gpu"),
         *("--gpu-type-label", "gpu", "--shared-memory", "2Gi", "--image-pull-secrets", "a,b"),
-        *("--master-cpu", "2", "--master-memory", "1Gi", "--master-memory-limit", "4Gi"),
+        *("--master-cpu", "2", "--master-memory", "1Gi", "--master-memory-limit", "4Gi", "--autoscale-every", "8"),
     ).settings(b"k" * 32)
-    assert made.defaults.max_members == 32
+    assert (made.defaults.max_members, made.autoscale_seconds) == (32, 8)
     assert made.priority_classes == {"high": "urgent", "low": "idle"}
     assert (made.gpu_resource, made.gpu_type_label, made.shared_memory) == ("amd.com/gpu", "gpu", "2Gi")
     assert made.image_pull_secrets == ("a", "b")

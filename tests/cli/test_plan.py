@@ -7,8 +7,20 @@ import pytest
 from shoal.agent.settings import Streams
 from shoal.cli.devices import Machine
 from shoal.cli.invocation import Alone, HostEndpoint
-from shoal.cli.plan import Plan, default_name, endpoint_name, job_settings, join_lines, node_settings, plan
+from shoal.cli.plan import (
+    Plan,
+    default_name,
+    endpoint_name,
+    job_settings,
+    join_lines,
+    node_settings,
+    open_ports_line,
+    plan,
+    usual_environment,
+)
 from shoal.cli.torchrun import Address, RunOptions, parse
+from shoal.core.facts import OptimizerSettings
+from shoal.core.job import PSSpec
 
 LOOPBACK = Address(host="127.0.0.1", port=0)
 
@@ -28,6 +40,27 @@ def test_a_job_alone() -> None:
     assert (found.nodes, found.awaited_joins, len(found.shares)) == (3, 0, 3)
     assert (found.spec.min_nodes, found.spec.max_nodes, found.spec.nproc) == (2, 3, 2)
     assert found.spec.command == ("py", "-u", "t.py", "a")
+
+
+def test_how_often_a_job_is_looked_at_says_how_long_everything_takes_that_waits_for_samples() -> None:
+    usual = job_settings(options("--nnodes", "1:4", "--autoscale"))
+    assert usual.optimizer == OptimizerSettings(start_cpu=None, start_memory=None, canary=False)
+    found = job_settings(options("--nnodes", "1:4", "--autoscale", "--autoscale-every", "6"))
+    assert found.sizing_interval == timedelta(seconds=6)
+    assert (found.optimizer.sample, found.optimizer.settle, found.optimizer.cool_down) == (6, 12.0, 24.0)
+    assert (found.optimizer.hot_seconds, found.optimizer.trim_after) == (24.0, 120.0)
+    assert (found.optimizer.horizon, found.optimizer.granted_within) == (3600.0, 60.0), "these are not about samples"
+
+
+def test_a_job_with_parameter_servers() -> None:
+    words = ("--strategy", "ps", "--nnodes", "1:4", "--ps", "2:3", "--evaluator", "--checkpoint-dir", "/kept")
+    found = planned(
+        Alone(listen=LOOPBACK, agents=2, invites=False), *words, "--checkpoint-every", "7", "--checkpoint-fuzzy"
+    )
+    assert found.nodes == 2
+    assert found.spec.ps == PSSpec(min_servers=2, max_servers=3, evaluator=True, checkpoint_dir="/kept/j.1")
+    checkpoint = found.spec.checkpoint
+    assert (checkpoint.directory, checkpoint.seconds, checkpoint.fuzzy) == ("/kept/j.1", 7.0, True)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +137,16 @@ def test_the_join_line_names_the_tokens_file_and_never_the_token() -> None:
     )
     assert "SHOAL_TOKEN=$(cat '/a b/agent.token')" in text
     assert "shoal run --join 10.0.0.1:7 --fingerprint sha256:ab --nproc-per-node 2" in text
+
+
+def test_what_every_process_has_in_its_environment_unless_the_user_says_otherwise() -> None:
+    servers = planned(Alone(listen=LOOPBACK, agents=1, invites=False), "--strategy", "ps", "--ps", "2")
+    assert usual_environment(servers.spec) == {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    assert usual_environment(planned(Alone(listen=LOOPBACK, agents=1, invites=False)).spec) == {}
+
+
+def test_the_line_about_open_ports_names_the_interfaces_and_what_may_happen() -> None:
+    line = open_ports_line(["eth0", "wlan0"])
+    assert "listens on all interfaces" in line
+    assert "eth0, wlan0" in line
+    assert "whoever reaches its ports can read and write the model and files" in line

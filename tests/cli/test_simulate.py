@@ -149,7 +149,7 @@ def test_a_published_workload_is_run_by_its_own_rules(capsys: pytest.CaptureFixt
         ),
         pytest.param(
             ["job.yaml", "--cluster", "live", "--hosts", "3"],
-            "--hosts has no meaning with --cluster live; what applies there: --output",
+            "--hosts has no meaning with --cluster live; what applies there: --kubeconfig, --context",
             id="live",
         ),
         pytest.param(["{trace}.absent"], "is not readable as a trace", id="no-file"),

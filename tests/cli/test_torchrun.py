@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.cli.flags import Flag
 from shoal.cli.run_flags import FLAGS
-from shoal.cli.torchrun import Address, Program, RunOptions, Std, parse
+from shoal.cli.torchrun import Address, Program, RunOptions, Servers, Std, parse
 from shoal.core.errors import BadInput
 
 
@@ -68,7 +68,20 @@ def test_every_way_to_say_a_flag_says_the_same(name: str, way: str) -> None:
     assert getattr(found, field) == expected
 
 
-BY_THEMSELVES = [flag for flag in FLAGS if flag.name not in ("join", "fingerprint", "agents")]
+WITH_OTHERS = (
+    "join",
+    "fingerprint",
+    "agents",
+    "ps",
+    "evaluator",
+    "tf-config",
+    "checkpoint-every",
+    "checkpoint-fuzzy",
+    "no-ps-spare",
+    "autoscale",
+    "autoscale-every",
+)
+BY_THEMSELVES = [flag for flag in FLAGS if flag.name not in WITH_OTHERS]
 
 
 @pytest.mark.parametrize("flag", BY_THEMSELVES, ids=lambda flag: flag.name)
@@ -77,6 +90,23 @@ def test_every_flag_is_taken_and_what_has_no_effect_is_named(flag: Flag) -> None
     found = options(flag.spelling, *([value] if flag.metavar else []), "train.py")
     named = [warning for warning in found.warnings if warning.startswith(flag.spelling)]
     assert bool(named) == (flag.inert is not None or flag.name in ("master-port", "node-rank"))
+
+
+def test_a_job_finds_its_size_itself_only_where_there_is_one_to_find() -> None:
+    found = options("--nnodes", "1:4", "--autoscale", "train.py")
+    assert found.autoscale
+    with pytest.raises(BadInput, match="--autoscale wants --nnodes MIN:MAX to choose from, got 2 and no other"):
+        options("--nnodes", "2", "--autoscale", "train.py")
+
+
+def test_how_often_a_job_is_looked_at_is_an_even_number_of_seconds_and_only_of_jobs_that_size_themselves() -> None:
+    words = ("--nnodes", "1:4", "--autoscale", "--autoscale-every")
+    assert (options(*words, "4", "t.py").autoscale_seconds, options("t.py").autoscale_seconds) == (4, 30)
+    for wrong in ("2", "5", "302", "-4", "4.0", "soon", "nan", ""):
+        with pytest.raises(BadInput, match="--autoscale-every wants an even number of seconds from 4 to 300, got"):
+            options(*words, wrong, "t.py")
+    with pytest.raises(BadInput, match="--autoscale-every is for --autoscale, which was not given"):
+        options("--nnodes", "1:4", "--autoscale-every", "10", "t.py")
 
 
 @pytest.mark.torch
@@ -201,12 +231,33 @@ def test_endpoints(words: list[str], endpoint: Address | None, owns: bool | None
         (["--join", "h:1", "--fingerprint", "sha256:00"], "64 hexadecimal"),
         (["--listen", "h:1", "--port", "2", "t.py"], "both name a port"),
         (["--grace", "1", "--shutdown-timeout", "2", "t.py"], "contradict"),
+        (["--strategy", "ring", "t.py"], "one of allreduce, ps, got 'ring'"),
+        (["--strategy", "ps", "--ps", "0", "t.py"], "--ps wants 1 <= MIN <= MAX, got 0:0"),
+        (["--strategy", "ps", "--ps", "3:2", "t.py"], "got 3:2"),
+        (["--ps", "2", "t.py"], "--ps is for --strategy ps"),
+        (["--strategy", "allreduce", "--evaluator", "t.py"], "--evaluator is for --strategy ps"),
+        (["--strategy", "ps", "--nproc-per-node", "2", "t.py"], "one process"),
+        (["--strategy", "ps", "--listen", "h", "t.py"], "one machine"),
+        (["--strategy", "ps", "--evaluator", "t.py"], "--checkpoint-dir"),
+        (["--strategy", "ps", "--checkpoint-every", "0", "t.py"], "above 0"),
+        (["--checkpoint-fuzzy", "t.py"], "--checkpoint-fuzzy is for --strategy ps"),
+        (["--strategy", "ps", "--tf-config", "--checkpoint-fuzzy", "t.py"], "saves by itself"),
+        (["--tf-config", "t.py"], "--tf-config is for --strategy ps"),
+        (["--strategy", "ps", "--tf-config", "--evaluator", "t.py"], "contradict"),
     ],
 )
 def test_wrong_words_are_told_what_is_wanted(words: list[str], complaint: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(words, {})
     assert complaint in str(caught.value)
+
+
+def test_parameter_servers_are_asked_for_by_their_strategy() -> None:
+    words = ("--ps", "1:3", "--evaluator", "--checkpoint-dir", "kept", "--checkpoint-every", "5", "--checkpoint-fuzzy")
+    found = options("--strategy", "ps", *words, "t.py")
+    assert found.servers == Servers(min=1, max=3, evaluator=True, checkpoint_seconds=5.0, checkpoint_fuzzy=True)
+    assert options("--strategy", "ps", "t.py").servers == Servers()
+    assert options("t.py").servers is None
 
 
 def test_a_complaint_about_the_environment_names_the_variable() -> None:

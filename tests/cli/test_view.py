@@ -6,7 +6,16 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console, RenderableType
 
 from shoal.cli.view import live, resize_line, settled, summary
-from shoal.core.view import DecisionView, JobPhase, JobView, NodeView, ProcessView, ResizeView
+from shoal.core.view import (
+    DecisionView,
+    JobPhase,
+    JobView,
+    NodeView,
+    ProcessView,
+    PSChangeView,
+    ResizeView,
+    ServersView,
+)
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -101,6 +110,51 @@ def test_the_picture_has_what_people_look_for() -> None:
         assert part in text
     for part in ("worker-0", "4001", "300 MiB", "active", "4 → 3", "12 ms", "worker-3 is gone: killed", "2 min"):
         assert part in text
+
+
+def a_change(**changes: object) -> PSChangeView:
+    fields: dict[str, object] = {
+        "kind": "resize",
+        "reason": "from 2 to 3 parameter servers",
+        "at": START,
+        "before": 2,
+        "after": 3,
+        "version": 5,
+        "phase": None,
+        "outcome": "done",
+        "drain": 0.001,
+        "move": 0.012,
+    }
+    return PSChangeView(**(fields | changes))  # type: ignore[arg-type]
+
+
+def some_servers(*changes: PSChangeView) -> ServersView:
+    return ServersView(
+        version=5,
+        servers=3,
+        goal=2,
+        min_servers=1,
+        max_servers=3,
+        chief="worker-1",
+        partitions=4,
+        nbytes=100,
+        changes=changes,
+        checkpoint="/kept/ckpt",
+        checkpoint_step=1200,
+        scores=((1200, {"loss": 0.25}),),
+    )
+
+
+def test_a_job_with_parameter_servers_shows_their_versions_and_what_changes_cost() -> None:
+    saved, failed = a_change(kind="save", reason="10 min"), a_change(outcome="abandoned", reason="ps-4 did not come")
+    view = a_view(servers=some_servers(a_change(), saved, failed), generation=0)
+    text = drawn(live(view, now=START, height=40))
+    for part in ("version 5: 3 parameter servers (want 2), 3 workers", "2 → 3", "12 ms", "resize, from 2 to 3"):
+        assert part in text
+    assert "10 min" not in text
+    lines = "\n".join(summary(view, logs=None))
+    for part in ("workers paused 26 ms in all", "abandoned: ps-4 did not come", "/kept/ckpt (step 1200)", "loss 0.25"):
+        assert part in lines
 
 
 def test_rows_come_in_rank_order_and_the_dead_are_left_out() -> None:

@@ -9,8 +9,10 @@ It speaks plain HTTP on loopback to whoever is tested, and to the server as the 
 
 - answer a write 409, a list 410, anything 429 or 500, without asking the server;
 - cut the connection before a request reached the server, or after it took effect and before its answer is told;
-- drop, repeat, delay and reorder the events of a watch, cut it, or end it with 410;
-- kill a process right after its n-th write took effect (`kill_after`), for crash points;
+- drop, repeat, delay, hold back for seconds and reorder the events of a watch, cut it, or end it with 410;
+- kill a process right after its n-th write took effect (`kill_after`), or after the next one of which nobody has died
+  yet (`kill_after_new`), for crash points;
+- be an older server, that lacks a resource (`hidden`);
 - be dark: refuse and cut everything, like a server that is away for a minute.
 
 A dropped event is something no API server does. A controller has to live with it all the same, because a stale cache or
@@ -20,6 +22,7 @@ a bug anywhere between looks like it: an informer's periodic list must find it.
 import asyncio
 import json
 import random
+import re
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +38,10 @@ from yarl import URL
 from shoal.platforms.kubernetes.access import Access, Certificate
 
 HOP_BY_HOP = {"host", "connection", "content-length", "transfer-encoding", "authorization", "keep-alive"}
+VOLATILE = re.compile(
+    rb'(,?"uid":)?"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"|,?"resourceVersion":"[0-9]+"|"[0-9T:.-]{19,27}Z"'
+)
+"""Times, uids and versions."""
 BACKGROUND = ("/leases/", "/leases", "/events", "/events/")
 """Writes that come by the clock and not by what is decided: they are no crash points."""
 
@@ -65,11 +72,14 @@ class Odds:
     """An event, and what comes after it, waits for up to `delay_seconds`."""
     event_swapped: float = 0.0
     """An event comes after the one behind it."""
+    event_held: float = 0.0
+    """An event, and what comes after it, waits for `held_seconds`: whoever reads the cache meanwhile reads the past."""
     watch_cut: float = 0.0
     """Per event: the watch ends with a reset."""
     watch_gone: float = 0.0
     """Per event: the watch ends with the server's word that the version is gone."""
     delay_seconds: float = 0.05
+    held_seconds: float = 3.0
 
 
 CALM = Odds()
@@ -86,6 +96,7 @@ ROUGH = Odds(
     event_twice=0.1,
     event_late=0.1,
     event_swapped=0.05,
+    event_held=0.02,
     watch_cut=0.02,
     watch_gone=0.02,
 )
@@ -98,11 +109,16 @@ class Chaos:
         self._rng = random.Random(seed)
         self.odds = odds
         self.is_dark = False
+        self.hidden: frozenset[str] = frozenset()
+        """Resources of the core group that the server does not say it has: `pods/resize`."""
         self.writes: list[str] = []
         """Method and path of each write that took effect, leases and events aside, in order."""
         self.faults: dict[str, int] = {}
         """How often each thing was done: a test that saw none proves nothing."""
-        self._kill: tuple[int, Callable[[], None]] | None = None
+        self.deaths: list[str] = []
+        """Those that somebody was killed after, or had been killed before, by `kill_after_new`."""
+        self._known: set[str] = set()
+        self._kill: tuple[Callable[[str], bool], Callable[[], None]] | None = None
         self._open: set[asyncio.Transport] = set()
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -161,7 +177,14 @@ class Chaos:
 
     def kill_after(self, writes: int, kill: Callable[[], None]) -> None:
         """Call `kill` when so many more writes have taken effect, before the last one is answered."""
-        self._kill = (len(self.writes) + writes, kill)
+        last = len(self.writes) + writes
+        self._kill = (lambda _: len(self.writes) >= last, kill)
+
+    def kill_after_new(self, kill: Callable[[], None], *, but: str) -> None:
+        """Call `kill` when a write has taken effect that is unlike all before, before it is answered: of another
+        object, or it says something else, times and uids aside. `but`: objects that do not count, a pattern."""
+        spared = re.compile(but)
+        self._kill = (lambda write: write not in self._known and not spared.search(write), kill)
 
     # Between the two --------------------------------------------------------------------------------------
 
@@ -194,7 +217,9 @@ class Chaos:
         except (aiohttp.ClientError, OSError):
             return _cut(request)
         if is_write and status < 400:
-            self._wrote(f"{request.method} {request.path}")
+            self._wrote(f"{request.method} {request.path}", body)
+        if self.hidden and request.path == "/api/v1":
+            answer = self._without_hidden(answer)
         if self.is_dark or self._happens("cut_after"):
             return _cut(request)
         if is_write and self._happens("broken_after"):
@@ -202,6 +227,12 @@ class Chaos:
         if self._happens("late"):
             await self._dawdle()
         return web.Response(status=status, body=answer, headers=headers)
+
+    def _without_hidden(self, answer: bytes) -> bytes:
+        told = json.loads(answer)
+        return json.dumps(
+            {**told, "resources": [e for e in told["resources"] if e["name"] not in self.hidden]}
+        ).encode()
 
     async def _forward(self, request: web.Request, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         async with await self._request(request, body) as response:
@@ -257,6 +288,8 @@ class Chaos:
                     continue
                 if self._happens("event_late"):
                     await self._dawdle()
+                if self._happens("event_held"):
+                    await asyncio.sleep(self.odds.held_seconds)
                 told = line + b"\n"
                 if self._happens("event_twice"):
                     told += told
@@ -268,15 +301,21 @@ class Chaos:
         await response.write(held)
         return response
 
-    def _wrote(self, what: str) -> None:
+    def _wrote(self, what: str, body: bytes) -> None:
         if any(part in what for part in BACKGROUND):
             return
         self.writes.append(what)
-        if self._kill is not None and len(self.writes) >= self._kill[0]:
+        if what.startswith("POST"):
+            what += f"/{json.loads(body).get('metadata', {}).get('name', '')}"
+        write = f"{what.removeprefix('POST ').removeprefix('PATCH ')} {VOLATILE.sub(b'', body).decode()}"
+        if self._kill is not None and self._kill[0](write):
             _, kill = self._kill
             self._kill = None
             self.faults["kill"] = self.faults.get("kill", 0) + 1
             kill()
+        if self._kill is None and write not in self._known:  # whoever made it is dead, or dies of it
+            self.deaths.append(what)
+            self._known.add(write)
 
     def _happens(self, what: str) -> bool:
         if self._rng.random() >= getattr(self.odds, what):

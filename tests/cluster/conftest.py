@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hack.image.images import no_python_image, shoal_image
 from hack.kube.harness import Cluster, Unavailable
+from tests.cluster.operators import install
 
 HERE = Path(__file__).parent
 
@@ -35,6 +37,15 @@ def kwok(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def real_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     yield from running("real node", lambda: Cluster(tmp_path_factory.mktemp("real-node"), node=True))
+
+
+@pytest.fixture(scope="session")
+def shoal_node(real_node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The real node with our definitions and images. No operator: who wants one has its own, or `deploy`s it."""
+    install(real_node)
+    real_node.node.load(shoal_image(tmp_path_factory.mktemp("bundle") / "shoal"))
+    real_node.node.load(no_python_image())
+    return real_node
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hack.kube.harness import Cluster, Object, teardown
 
@@ -28,6 +28,7 @@ TEMPLATE = {
         "tolerations": [{"operator": "Exists"}],
     }
 }
+T = TypeVar("T")
 _SERVES = re.compile(r"serves (http://\S+)/metrics")
 
 
@@ -95,14 +96,23 @@ class Process:
 
     def address(self) -> str:
         """Where it serves its metrics."""
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            found = _SERVES.search(self.log.read_text())
-            if found:
-                return found[1]
+
+        def serves() -> str | None:
             assert self.is_alive(), self.log.read_text()[-2000:]
-            time.sleep(0.05)
-        raise AssertionError(f"it does not serve: {self.log.read_text()[-2000:]}")
+            found = _SERVES.search(self.log.read_text())
+            return found and found[1]
+
+        return until(serves, "it serves")
+
+
+def until(look: Callable[[], T | None], what: str, patience: float = PATIENCE) -> T:
+    """Wait for something that nobody tells of: what a process writes into its log, say."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {patience:.0f} s: {what}")
 
 
 @contextmanager
@@ -128,6 +138,7 @@ class Jobs:
         self.scale_plans = f"/apis/elastic.iml.github.io/v1alpha1/namespaces/{namespace}/scaleplans"
         self.job_resources = f"/apis/elastic.easydl.org/v1alpha1/namespaces/{namespace}/jobresources"
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        self.patience = PATIENCE
 
     # Writing -----------------------------------------------------------------------------------------------------
 
@@ -140,12 +151,12 @@ class Jobs:
         }
         return self.cluster.api.create(self.jobs, body)
 
-    def plan(self, name: str, job: str, **spec: Any) -> Object:
+    def plan(self, name: str, job: str | None, **spec: Any) -> Object:
         body = {
             "apiVersion": "elastic.iml.github.io/v1alpha1",
             "kind": "ScalePlan",
             "metadata": {"name": name, "labels": {"scale-type": "manual"}},
-            "spec": {"ownerJob": job, **spec},
+            "spec": {**({} if job is None else {"ownerJob": job}), **spec},
         }
         return self.cluster.api.create(self.scale_plans, body)
 
@@ -161,7 +172,7 @@ class Jobs:
     # Waiting -----------------------------------------------------------------------------------------------------
 
     def wait(self, path: str, so: Callable[[list[Object]], Any], what: str) -> Any:
-        return self.cluster.api.wait(path, so, what=what, timeout=PATIENCE)
+        return self.cluster.api.wait(path, so, what=what, timeout=self.patience)
 
     def wait_for(self, name: str, kind: str, status: str, reason: str | None = None) -> Object:
         """Until a job's condition is so."""
@@ -230,7 +241,8 @@ class Watcher:
 
     def __init__(self, cluster: Cluster, namespace: str, log: Path) -> None:
         self._log = log
-        form = "{.type} {.object.metadata.name} {.object.status.phase} {.object.metadata.deletionTimestamp}"
+        what = "{.object.metadata.name} {.object.metadata.uid} {.object.status.phase}"
+        form = f"{{.type}} {what} {{.object.metadata.deletionTimestamp}}"
         words = ["get", "pods", f"--namespace={namespace}", "--watch", "--output-watch-events"]
         with log.open("wb") as out:
             self._process = subprocess.Popen(
@@ -244,12 +256,20 @@ class Watcher:
                 stderr=out,
             )
 
-    def stop(self) -> list[str]:
-        """`Running NAME` and `Deleted NAME`, each once, in order."""
+    def __enter__(self) -> "Watcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait()
-        lines = []
+
+    def stop(self, *, deleted: tuple[str, ...] = ()) -> list[str]:
+        """`Running NAME` and `Deleted NAME`, each once, in order. No name may have been given to two Pods, but those
+        of jobs that were deleted: who had decided before makes one after it, and it is collected as garbage."""
+        self.__exit__()
+        lines, uids = [], dict[str, str]()
         for line in self._log.read_text().splitlines():
-            _, name, phase, *ending = line.split(" ")
+            _, name, uid, phase, *ending = line.split(" ")
+            assert uids.setdefault(name, uid) == uid or name in deleted, f"{name} was made twice"
             lines.append(f"{'Deleted' if any(ending) else phase} {name}")
         return list(dict.fromkeys(lines))

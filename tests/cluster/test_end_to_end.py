@@ -1,6 +1,7 @@
 """Everything together on the real node: real API server, operator, master Pod, agents in Pods, PyTorch on gloo."""
 
 import contextlib
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -8,24 +9,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hack.image.images import NO_PYTHON, SHOAL, no_python_image, shoal_image
+from hack.image.images import NO_PYTHON, SHOAL
 from hack.kube.harness import Cluster
-from tests.cluster.operators import install, operator, running
+from tests.cluster.operators import operator, running
 from tests.cluster.training import PATIENCE, Training
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 SHARDS = Path(__file__).parents[1] / "data" / "train_shards.py"
 SAMPLES = 3000
-
-
-@pytest.fixture(scope="module")
-def shoal_node(real_node: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    """The real node, with our images and definitions."""
-    install(real_node)
-    real_node.node.load(shoal_image(tmp_path_factory.mktemp("bundle") / "shoal"))
-    real_node.node.load(no_python_image())
-    return real_node
 
 
 @pytest.fixture
@@ -127,7 +119,7 @@ def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(traini
             (
                 pod
                 for pod in pods
-                if pod["spec"]["containers"][0]["resources"].get("limits", {}).get("memory") == "1050Mi"
+                if pod["spec"]["containers"][0]["resources"].get("limits", {}).get("memory") == "1408Mi"
             ),
             None,
         ),
@@ -135,7 +127,7 @@ def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(traini
         timeout=PATIENCE,
     )
     assert pod["metadata"]["labels"]["elastic.iml.github.io/rank-hint"] == "1"
-    assert "out of memory with 700 MiB, gets 1050 MiB" in training.kubectl("logs", "x-master-1")
+    assert "out of memory with 700 MiB, gets 1408 MiB" in training.kubectl("logs", "x-master-1")
     name = pod["metadata"]["name"]
     training.until("x", lambda *_: name in training.processes(), f"{name} trains")
     training.fast()
@@ -146,7 +138,7 @@ def test_a_worker_that_takes_more_memory_than_it_has_comes_back_with_more(traini
 def test_running_members_grow_and_shrink_in_place(training: Training) -> None:
     """By the real kubelet: the same Pods, the same processes, another size."""
     template = training.template("--size", "12000", "--pace", "0.4", resources={"limits": {"memory": "700Mi"}})
-    training.apply("x", template, min=2)  # the scheduler counts what is asked for, and would take one for the 900 Gi
+    training.apply("x", template)
     world = training.trains_with("x", 2)["world"]
     first, processes = training.uids(), training.processes()
 
@@ -160,11 +152,13 @@ def test_running_members_grow_and_shrink_in_place(training: Training) -> None:
     training.resize_plan("sized", memory="900Gi")
     said = training.until_plan_says("sized", "x-worker-0, and 1 more: keeps what it has")
     assert "Infeasible" in said
+    training.wait_for_plan("sized", "Completed", "False", "ResizeRefused")
 
     training.resize_plan("sized", memory="700Mi")
     for pod in ("x-worker-0", "x-worker-1"):
         given = training.given(pod, "700Mi")
         assert given == {"requests": {"cpu": "250m", "memory": "700Mi"}, "limits": {"memory": "700Mi"}}
+    training.wait_for_plan("sized", "Completed", "True")
 
     assert training.trains_with("x", 2)["world"] == world  # nobody left, nobody came
     assert training.uids() == first
@@ -186,7 +180,8 @@ def test_masters_that_are_killed_cost_no_sample_and_none_is_trained_twice(traini
         seen = training.counts("x", term=term)
         training.counts("x", term=term, beyond=seen + 200)
         if term < 3:
-            kill_master(training.namespace, term)
+            # As the kernel does: no last word, no last write.
+            signal_master(training.namespace, term, signal.SIGKILL)
     assert training.ended("x")["status"] == "True"
     counts: Counter[str] = Counter()
     for path in training.folder.glob("*/*.log"):
@@ -194,13 +189,29 @@ def test_masters_that_are_killed_cost_no_sample_and_none_is_trained_twice(traini
     assert counts == Counter(f"train {epoch} {record}" for epoch in range(2) for record in range(SAMPLES))
 
 
-def kill_master(namespace: str, term: int) -> None:
-    """SIGKILL, as the kernel does: no last word, no last write."""
+@pytest.mark.parametrize("flags", [("--master-frozen", "18")], ids=["soon"])
+def test_a_master_that_is_frozen_is_followed_by_the_next_while_training_goes_on(training: Training) -> None:
+    """Its process is there, and so is its port; nobody answers."""
+    training.apply("x", training.template("--size", "12000", "--pace", "0.2"), replicas=2)
+    report = training.trains_with("x", 2)
+    before = training.processes()
+    signal_master(training.namespace, 1, signal.SIGSTOP)
+    assert training.end_of("x-master-1")[0] == 137
+    later = training.until("x", lambda said, _: said.get("term", 0) > 1 and "step" in said, "another one hears of it")
+    training.gains("x", later["step"])
+    assert later["term"] == 2
+    assert (later["world"], training.processes()) == (report["world"], before)
+    training.fast()
+    assert training.ended("x")["status"] == "True"
+    training.audit(12000)
+
+
+def signal_master(namespace: str, term: int, number: signal.Signals) -> None:
     wanted = {"SHOAL_NAMESPACE": namespace, "SHOAL_TERM": str(term)}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if wanted.items() <= process.environ().items():
-                process.kill()
+                process.send_signal(number)
                 return
     raise AssertionError(f"no master of term {term} runs in {namespace}")
 

@@ -43,6 +43,7 @@ EVERYTHING = {
     },
     "jobs": {
         "maxMembers": 64,
+        "autoscaleEvery": 10,
         "priorityClasses": {"high": "training-high", "low": "training-low"},
         "priorityClass": {"create": True, "name": "background", "value": -100},
         "trainingImage": "paddle:1",
@@ -116,6 +117,7 @@ def test_the_chart_lints_and_its_flags_exist_whatever_is_set(helm: Path, values:
     assert ranked["value"] < 0
     assert config.pod_scaler is given.get("podScaler", {}).get("enabled", False)
     assert config.max_members == given.get("jobs", {}).get("maxMembers", 8)
+    assert config.autoscale_seconds == given.get("jobs", {}).get("autoscaleEvery", 30)
     assert {each["metadata"]["name"] for each in made if each["kind"] == "CustomResourceDefinition"} == (
         CRDS if given.get("crds", {}).get("install", True) else set()
     )

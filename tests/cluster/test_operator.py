@@ -1,6 +1,5 @@
 """`shoal operator` on a real API server with simulated hosts: the life of jobs that a test is the master of."""
 
-import json
 import re
 import urllib.request
 import uuid
@@ -12,10 +11,18 @@ from typing import Any
 import pytest
 import yaml
 from hack.kube.harness import ApiError, Cluster, Object
-from tests.cluster.operators import TEMPLATE, Jobs, Process, Watcher, condition, install, operator
+from hypothesis import Phase, given, settings
+from tests.api.strategies import valid
+from tests.cluster.operators import TEMPLATE, Jobs, Process, Watcher, condition, install, operator, running
 
 SEEDS = Path(__file__).parents[1] / "api" / "examples"
 MakeNamespace = Callable[[Cluster], str]
+KINDS = {
+    "ElasticJob": ("elastic.iml.github.io/v1alpha1", "elasticjobs"),
+    "ScalePlan": ("elastic.iml.github.io/v1alpha1", "scaleplans"),
+    "JobResource": ("elastic.easydl.org/v1alpha1", "jobresources"),
+    "TrainingJob": ("paddlepaddle.org/v1", "trainingjobs"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,31 +78,31 @@ def test_the_seeds_job_resource_launches_before_it_removes(jobs: Jobs, tmp_path:
     name = "elastic-deepctr-job"
     jobs.make(name, distributionStrategy="parameter_server", parameterServer={"template": TEMPLATE})
     jobs.wait_for_pods(f"{name}-master-1")
-    watcher = Watcher(jobs.cluster, jobs.namespace, tmp_path / "pods.log")
     resource = {"cpu": 4, "memory": 4096, "disk": 8192, "gpu": 1}
-    jobs.cluster.api.create(
-        jobs.job_resources,
-        {
-            "apiVersion": "elastic.easydl.org/v1alpha1",
-            "kind": "JobResource",
-            "metadata": {"name": "elastic-training-resource"},
-            "spec": {
-                "selector": {"name": name},
-                "parameter_server": {"replicas": 4, "resource": resource},
-                "worker": {"replicas": 4, "resource": resource},
-                "evaluator": {"replicas": 1, "resource": resource},
-                "resource_updation": [
-                    {"name": f"{name}-ps-0", "resource": {"cpu": 8, "memory": 8192}},
-                    {"name": f"{name}-ps-1", "resource": {"cpu": 16, "memory": 8192}},
-                ],
+    with Watcher(jobs.cluster, jobs.namespace, tmp_path / "pods.log") as watcher:
+        jobs.cluster.api.create(
+            jobs.job_resources,
+            {
+                "apiVersion": "elastic.easydl.org/v1alpha1",
+                "kind": "JobResource",
+                "metadata": {"name": "elastic-training-resource"},
+                "spec": {
+                    "selector": {"name": name},
+                    "parameter_server": {"replicas": 4, "resource": resource},
+                    "worker": {"replicas": 4, "resource": resource},
+                    "evaluator": {"replicas": 1, "resource": resource},
+                    "resource_updation": [
+                        {"name": f"{name}-ps-0", "resource": {"cpu": 8, "memory": 8192}},
+                        {"name": f"{name}-ps-1", "resource": {"cpu": 16, "memory": 8192}},
+                    ],
+                },
             },
-        },
-    )
-    jobs.wait_for_plan("elastic-training-resource", "Completed", "True", path=jobs.job_resources)
-    servers = [f"{name}-ps-{number}" for number in (2, 3, 4, 5)]
-    workers = [f"{name}-worker-{number}" for number in range(4)]
-    jobs.wait_for_pods(f"{name}-master-1", f"{name}-evaluator-0", *servers, *workers)
-    lines = watcher.stop()
+        )
+        jobs.wait_for_plan("elastic-training-resource", "Completed", "True", path=jobs.job_resources)
+        servers = [f"{name}-ps-{number}" for number in (2, 3, 4, 5)]
+        workers = [f"{name}-worker-{number}" for number in range(4)]
+        jobs.wait_for_pods(f"{name}-master-1", f"{name}-evaluator-0", *servers, *workers)
+        lines = watcher.stop()
     assert [f"Running {name}-ps-{number}" in lines for number in range(4)] == [True] * 4
     status = jobs.cluster.api.get(f"{jobs.jobs}/{name}")["status"]
     moves = {move["name"]: move["replacement"] for move in status["moves"]}
@@ -156,6 +163,39 @@ def test_a_lost_member_waits_for_the_master_and_returns_with_more_memory(jobs: J
     assert pod["metadata"]["labels"]["elastic.iml.github.io/rank-hint"] == "1"
 
 
+def test_members_of_a_lost_host_are_replaced_elsewhere(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    namespace = make_namespace(cluster)
+    with operator(cluster, namespace, tmp_path, "--host-grace", "1"):
+        jobs = Jobs(cluster, namespace)
+        jobs.make("mnist", worker={"replicas": 2})
+        jobs.settled("mnist", "mnist-master-1", "mnist-worker-0", "mnist-worker-1")
+        host = cluster.api.get(f"{jobs.pods}/mnist-worker-1")["spec"]["nodeName"]
+        cluster.hosts.lose(host)
+        try:
+
+            def elsewhere(items: list) -> bool:
+                live = [pod for pod in items if pod["metadata"]["name"] in running(items)]
+                workers = [pod for pod in live if "-worker-" in pod["metadata"]["name"]]
+                return len(workers) == 2 and len(live) == 3 and host not in [pod["spec"]["nodeName"] for pod in live]
+
+            jobs.wait(jobs.pods, elsewhere, "all of the job is on other hosts")
+            job = jobs.wait_for("mnist", "Ready", "True")
+            new = next(each for each in job["status"]["members"] if each["rank"] == 1 and each["state"] == "live")
+            assert new["name"] != "mnist-worker-1"
+            assert new["avoidHosts"] == [host]
+            terms = cluster.api.get(f"{jobs.pods}/{new['name']}")["spec"]["affinity"]["nodeAffinity"][
+                "preferredDuringSchedulingIgnoredDuringExecution"
+            ]
+            fields = [field for term in terms for field in term["preference"]["matchFields"]]
+            assert [field["values"] for field in fields if field["operator"] == "NotIn"] == [[host]]
+        finally:
+            cluster.hosts.bring_back(host)
+        gone = "mnist-worker-1"
+        jobs.wait(jobs.pods, lambda items: gone not in [p["metadata"]["name"] for p in items], "the lost Pod is gone")
+
+
 def test_a_master_that_answers_drains_and_one_that_does_not_is_not_waited_for(jobs: Jobs) -> None:
     jobs.make("mnist", worker={"replicas": 3})
     jobs.settled("mnist", "mnist-master-1", *(f"mnist-worker-{number}" for number in range(3)))
@@ -196,16 +236,37 @@ def test_a_job_is_deleted_after_its_ttl(jobs: Jobs) -> None:
 # What goes wrong -----------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_for_a_job_that_is_not_there_waits_and_says_for_what(jobs: Jobs) -> None:
+def test_a_plan_for_a_job_that_is_not_there_or_not_named_says_so(jobs: Jobs) -> None:
     jobs.plan("early", "mnist", replicaResourceSpecs={"worker": {"replicas": 1}})
     plan = jobs.wait_for_plan("early", "Accepted", "Unknown", "JobNotFound")
     assert f"no ElasticJob mnist in namespace {jobs.namespace}" in condition(plan, "Accepted")["message"]
+    jobs.plan("anyone", None, replicaResourceSpecs={"worker": {"replicas": 1}})
+    plan = jobs.wait_for_plan("anyone", "Accepted", "False", "NoJobNamed")
+    assert "say `spec.ownerJob`" in condition(plan, "Accepted")["message"]
     jobs.make("mnist")
     jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
     jobs.report("mnist", "succeeded")
     jobs.wait_for("mnist", "Succeeded", "True")
     jobs.plan("late", "mnist", replicaResourceSpecs={"worker": {"replicas": 5}})
     jobs.wait_for_plan("late", "Accepted", "False", "JobFinished")
+
+
+def test_a_plan_for_a_job_of_another_namespace_is_told_where_that_is(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    """By an operator of all namespaces: one of a single namespace knows of no other."""
+    here, team = (Jobs(cluster, make_namespace(cluster)) for _ in range(2))
+    with operator(cluster, "all", tmp_path, "--home", here.namespace):
+        team.make("theirs", worker={"replicas": 1})
+        team.settled("theirs", "theirs-master-1", "theirs-worker-0")
+        here.plan("more", "theirs", replicaResourceSpecs={"worker": {"replicas": 2}})
+        plan = here.wait_for_plan("more", "Accepted", "Unknown", "JobNotFound")
+        where = f"there is one in {team.namespace}, but a plan is for jobs of its own namespace"
+        assert where in condition(plan, "Accepted")["message"]
+        team.plan("more", "theirs", replicaResourceSpecs={"worker": {"replicas": 2}})  # the same where the job is
+        team.settled("theirs", "theirs-master-1", "theirs-worker-0", "theirs-worker-1")
+        assert condition(here.wait_for_plan("more", "Accepted", "Unknown"), "Accepted")["reason"] == "JobNotFound"
+        assert not cluster.api.get(here.pods)["items"]
 
 
 def test_more_than_the_most_is_trimmed_on_the_plan(jobs: Jobs) -> None:
@@ -312,6 +373,41 @@ def test_what_the_server_lets_in_never_crashes_the_operator(jobs: Jobs) -> None:
     jobs.wait_for("fine", "Ready", "True")
 
 
+def test_whatever_our_schema_allows_gets_conditions_and_crashes_nothing(jobs: Jobs) -> None:
+    """Random objects of all kinds, within a quota: what they ask for is not the point."""
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "12"}}}
+    jobs.cluster.api.create(f"/api/v1/namespaces/{jobs.namespace}/resourcequotas", quota)
+    drawn: list[Object] = []
+
+    @settings(max_examples=40, database=None, phases=[Phase.generate], deadline=None)
+    @given(valid)
+    def draw(written: Object) -> None:
+        drawn.append(written)
+
+    draw()
+    drawn = [each for each in drawn if "managedBy" not in each["spec"]]  # others' jobs are not ours to look at
+    for plan in (each["spec"] for each in drawn if each["kind"] == "ScalePlan"):
+        plan.setdefault("ownerJob", "nowhere")  # one that names no job is nobody's to answer
+    made: dict[str, list[str]] = {}
+    for number, written in enumerate(drawn):
+        group, plural = KINDS[written["kind"]]
+        path = f"/apis/{group}/namespaces/{jobs.namespace}/{plural}"
+        name = f"drawn-{number}"
+        jobs.cluster.api.create(path, {**written, "metadata": {"name": name}})
+        made.setdefault(path, []).append(name)
+    assert len(made) >= 3, "too few kinds were drawn to show anything"
+    for path, names in made.items():
+
+        def are_visited(items: list[Object], names: list[str] = names) -> bool:
+            return all(_is_visited(items, name) for name in names)
+
+        jobs.wait(path, are_visited, f"all of {path} have conditions")
+    pods = jobs.cluster.api.get(jobs.pods)["items"]
+    assert len(pods) <= 12
+    jobs.make("fine", worker={"replicas": 1})
+    jobs.wait(jobs.jobs, lambda items: _is_visited(items, "fine"), "one more is looked at, too")
+
+
 def _is_visited(items: list, name: str) -> bool:
     return any(item["metadata"]["name"] == name and item.get("status", {}).get("conditions") for item in items)
 
@@ -338,20 +434,13 @@ def test_it_serves_metrics_and_says_whether_it_is_ready(
         assert not re.search(r'verb="(list|watch)",resource="secrets"', text)
 
 
-def test_it_says_what_is_missing_before_it_starts(
+def test_it_says_which_permissions_are_missing_before_it_starts(
     control_plane: Cluster, make_namespace: MakeNamespace, tmp_path: Path
 ) -> None:
+    install(control_plane)
     namespace = make_namespace(control_plane)
-    served = json.dumps(control_plane.api.get("/apis"))
-    process = Process(control_plane.kubeconfig, namespace, tmp_path / "log")
-    if "elastic.iml.github.io" not in served:
-        assert process.wait() == 2
-        assert "install Shoal's definitions" in process.log.read_text()
-        install(control_plane)
-    else:
-        process.end()
     nobody = control_plane.service_account(namespace, "nobody")
-    process = Process(nobody, namespace, tmp_path / "log2")
+    process = Process(nobody, namespace, tmp_path / "log")
     assert process.wait() == 2
     assert (
         f"lacks permissions: get elasticjobs of elastic.iml.github.io in namespace {namespace}"

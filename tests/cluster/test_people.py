@@ -15,7 +15,7 @@ import pytest
 import yaml
 from hack.kube.harness import Cluster
 from tests.cluster.conftest import running
-from tests.cluster.operators import ROOT, Jobs, install, operator
+from tests.cluster.operators import ROOT, Jobs, Process, install, operator, until
 from tools.install_yaml import INSTALL
 
 MakeNamespace = Callable[[Cluster], str]
@@ -214,6 +214,24 @@ def test_input_that_cannot_be_is_refused_with_what_is_wrong(
 @pytest.fixture
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     yield from running("control plane", lambda: Cluster(tmp_path_factory.mktemp("bare")))
+
+
+def test_an_operator_says_which_definitions_are_missing_and_outlives_their_loss(bare: Cluster, tmp_path: Path) -> None:
+    process = Process(bare.kubeconfig, "default", tmp_path / "operator-0.log")
+    assert process.wait() == 2
+    assert "install Shoal's definitions" in process.log.read_text()
+    install(bare)
+    jobs = Jobs(bare, "default")
+    with operator(bare, "default", tmp_path) as process:
+        jobs.make("before", worker={"replicas": 1})
+        jobs.wait_for("before", "Admitted", "False")  # there are no hosts
+        bare.kubectl("delete", "crd", "scaleplans.elastic.iml.github.io", "--timeout=60s")
+        until(lambda: "scaleplans" in process.log.read_text(), "the operator says what it cannot list")
+        assert process.is_alive()
+        install(bare)
+        jobs.make("after", worker={"replicas": 1})
+        jobs.plan("two", "after", replicaResourceSpecs={"worker": {"replicas": 2}})
+        jobs.wait_for_plan("two", "Accepted", "True")
 
 
 def test_missing_definitions_and_an_api_server_that_is_gone(bare: Cluster, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ that is so.
 
 import json
 import re
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,10 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
-from hack.kube.harness import Cluster
-from tests.cluster.operators import PATIENCE, Jobs, Process
+from hack.kube.harness import Cluster, Unavailable
+from hack.kube.harness.parts import built
+from tests.cluster.operators import PATIENCE, Jobs, Process, until
 from tests.cluster.training_jobs import TrainingJobs
-from tools.install_yaml import INSTALL, NAMESPACE
+from tools.install_yaml import CHART, INSTALL, NAMESPACE, OLDEST
 
 MakeNamespace = Callable[[Cluster], str]
 Rule = tuple[str, str, str, str]
@@ -146,6 +148,70 @@ def train(jobs: TrainingJobs) -> None:
     jobs.kubectl("delete", "tj/x", "--timeout=60s")
 
 
+def test_an_operator_of_one_namespace_needs_no_right_beyond_it(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    """The chart's `watchNamespace`: Roles instead of ClusterRoles, and all of a job's life works."""
+    try:
+        helm = built("helm") / "helm"
+    except Unavailable as error:
+        pytest.skip(f"helm: {error}")
+    namespace = make_namespace(cluster)
+    where = (f"--namespace={namespace}", f"--kube-version={OLDEST}")
+    words = [helm, "template", "one", CHART, *where, f"--set=watchNamespace={namespace}", "--set=crds.install=false"]
+    rendered = subprocess.run(words, capture_output=True, text=True, check=True)
+    made = [each for each in yaml.safe_load_all(rendered.stdout) if each]
+    rights = [each for each in made if each["kind"] in ("ServiceAccount", "Role", "RoleBinding")]
+    assert not [each for each in made if each["kind"] == "ClusterRoleBinding"]
+    whole = json.dumps({"apiVersion": "v1", "kind": "List", "items": rights})
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=whole)
+    (account,) = (each["metadata"]["name"] for each in rights if each["kind"] == "ServiceAccount")
+    kubeconfig = cluster.service_account(namespace, account, create=False)
+    jobs = Jobs(cluster, namespace)
+    (deployment,) = (each for each in made if each["kind"] == "Deployment")
+    given = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    flags = [flag for flag in given if flag.partition("=")[0] in ("--lease", "--install-key", "--scheduler-settings")]
+    assert len(flags) == 3
+    operator = Process(kubeconfig, namespace, tmp_path / "operator.log", "--drain", "1", "--ending", "1", *flags)
+    try:
+        operator.address()
+        jobs.make("mnist", worker={"replicas": 1})
+        jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
+        jobs.plan("plan", "mnist", replicaResourceSpecs={"worker": {"replicas": 2}})
+        jobs.settled("mnist", "mnist-master-1", "mnist-worker-0", "mnist-worker-1")
+        train(TrainingJobs(cluster, namespace))
+        calls = calls_of(operator)
+    finally:
+        code = operator.end()
+    assert code == 0, operator.log.read_text()[-2000:]
+    assert {call for call in calls if call[2] == "403"} == set()
+
+
+def test_an_operator_goes_on_with_the_next_token_when_the_server_takes_the_old_one_no_more(
+    cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
+) -> None:
+    namespace = make_namespace(cluster)
+    jobs = Jobs(cluster, namespace)
+    token = tmp_path / "token"
+    token.write_text(cluster.token(NAMESPACE, "shoal-operator"))
+    access = yaml.safe_load(cluster.service_account(NAMESPACE, "shoal-operator", create=False).read_text())
+    access["users"][0]["user"] = {"tokenFile": str(token)}
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(access))
+    operator = Process(kubeconfig, "all", tmp_path / "operator.log", "--home", NAMESPACE, "--drain", "1")
+    jobs.make("mnist", worker={"replicas": 1})
+    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
+
+    token.write_text("expired")
+    until(lambda: "does not accept our credentials" in operator.log.read_text(), "it says what is wrong")
+    jobs.change("mnist", {"worker": {"replicas": 2}})
+    assert operator.is_alive()
+    token.write_text(cluster.token(NAMESPACE, "shoal-operator"))
+    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0", "mnist-worker-1")
+    assert operator.end() == 0
+    assert "Traceback" not in operator.log.read_text()
+
+
 def test_the_operator_can_neither_list_nor_watch_secrets_nor_take_more_for_itself(stage: Stage) -> None:
     jobs = stage.jobs
     jobs.make("mnist", worker={"replicas": 1})
@@ -231,8 +297,9 @@ def test_a_master_that_makes_its_pods_has_those_of_its_namespace_as_well(
 
 def test_a_training_pod_has_no_token_and_its_identity_no_rights(stage: Stage) -> None:
     jobs, namespace = stage.jobs, stage.jobs.namespace
-    jobs.make("mnist", worker={"replicas": 1})
-    jobs.settled("mnist", "mnist-master-1", "mnist-worker-0")
+    for name in ("mnist", "other"):
+        jobs.make(name, worker={"replicas": 1})
+    jobs.wait_for_pods("mnist-master-1", "mnist-worker-0", "other-master-1", "other-worker-0")
     pod = jobs.cluster.api.get(f"{jobs.pods}/mnist-worker-0")
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert not [volume for volume in pod["spec"]["volumes"] if "projected" in volume]  # where a token would be
@@ -243,17 +310,23 @@ def test_a_training_pod_has_no_token_and_its_identity_no_rights(stage: Stage) ->
     assert not re.search("serviceaccount|admin", json.dumps(containers))
 
     account = pod["spec"]["serviceAccountName"]
+    assert account == "mnist-agent"
+    assert jobs.cluster.api.get(f"{jobs.pods}/other-worker-0")["spec"]["serviceAccountName"] == "other-agent"
     identity = Person(jobs.cluster, jobs.cluster.service_account(namespace, account, create=False))
     assert identity.rules(namespace) == set()
     here = f"--namespace={namespace}"
     for words in (
         ("get", "secret", "mnist-token"),
         ("get", "secret", "mnist-state"),
+        ("get", "secret", "other-token"),
+        ("get", "secret", "other-state"),
         ("get", "secrets"),
         ("get", "elasticjobs"),
         ("get", "pods"),
         ("create", "configmap", "mine"),
         ("create", "token", "mnist-master"),
+        ("create", "token", "mnist-agent"),
+        ("create", "secret", "generic", "mine"),
         ("run", "mine", "--image=any"),
         ("delete", "pod", "mnist-worker-0"),
     ):

@@ -9,11 +9,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,16 @@ PATIENCE = float(os.environ.get("SHOAL_TEST_PATIENCE", "300"))
 ROUNDS = 2
 """In so many rounds after the one that is under way, an online service has its room, but for the grace of those who
 leave."""
+DRAIN = 2
+"""Seconds that workers have to leave their world."""
+LOOKS = 12
+"""At a job, in the mean, until those of its workers that have to go are gone: Pods change, times are over. How many
+rounds that is depends on how busy the machine is (2 to 42 were seen); how much there is to look at does not."""
+BACK_OFF = 10
+"""Seconds after which Kubernetes' scheduler tries a Pod again at the latest, once there is room."""
+KEPT = 0.05
+"""By so much of it, what a job has attained may differ from what its last standing said it would be: somebody who looks
+now and then does not see every change of its rate."""
 MOVES = 15
 """Of a job in the whole story, in the mean: it starts, gives way to newcomers, to the service and to the service again,
 is put back, starts again, and takes more of what becomes free each time."""
@@ -38,7 +51,8 @@ RESOURCES = {"requests": {"cpu": "16"}, "limits": {"nvidia.com/gpu": "8"}}
 ROLE = "elastic.iml.github.io/role"
 NAME = "elastic.iml.github.io/job-name"
 _SERVES = re.compile(r"serves (http://\S+)/metrics")
-_MADE = re.compile(r"^shoal_scheduler_cycle_duration_seconds_count\S* (\S+)$", re.MULTILINE)
+_ROUNDS = re.compile(r"^shoal_scheduler_cycle_duration_seconds_count\S* (\S+)$", re.MULTILINE)
+_LOOKS = re.compile(r"^shoal_reconcile_duration_seconds_count\S* (\S+)$", re.MULTILINE)
 MOVE = re.compile(r"(ElasticJob|TrainingJob) (\S+)/(\S+): (admit|grow|shrink|suspend) (\d+) -> (\d+)")
 
 
@@ -88,6 +102,13 @@ class Crowd:
                 found[meta["labels"][NAME]] = found.get(meta["labels"][NAME], 0) + 1
         return found
 
+    def there(self) -> int:
+        """How many workers hold a host, also those that were told to leave it."""
+        pods = self.cluster.api.get(self.elastic.pods)["items"]
+        is_over = [pod["status"].get("phase") in ("Succeeded", "Failed") for pod in pods]
+        hold = [pod for pod, over in zip(pods, is_over, strict=True) if pod["spec"].get("nodeName") and not over]
+        return sum(pod["metadata"]["labels"].get(ROLE) in ("worker", "trainer") for pod in hold)
+
     def until(self, so: Callable[[dict[str, int]], Any], what: str) -> dict[str, int]:
         """Until it is so of the numbers of running workers."""
 
@@ -105,6 +126,38 @@ class Crowd:
             assert time.monotonic() < until, f"{what}: {found}"
             time.sleep(0.2)
         return found
+
+    def attained(self) -> dict[str, tuple[float, float, float]]:
+        """What jobs have attained, when, and how much more they do in a second: nothing while they wait."""
+        told = {name: (job.get("status") or {}).get("scheduling") or {} for name, job in self.all().items()}
+        return {
+            name: (float(each["v"]), datetime.fromisoformat(each["at"]).timestamp(), float(each["rate"]))
+            for name, each in told.items()
+            if "v" in each
+        }
+
+    @contextmanager
+    def following(self) -> Iterator[dict[str, list[tuple[float, float, float]]]]:
+        """What each job attained from one change of its rate to the next, for as long as the block lasts."""
+        found = {name: [standing] for name, standing in self.attained().items()}
+        over = threading.Event()
+
+        def follow() -> None:
+            while True:
+                last = over.wait(0.2)
+                for name, standing in self.attained().items():
+                    if standing != found.setdefault(name, [standing])[-1]:
+                        found[name].append(standing)
+                if last:
+                    return
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            thread.join()
 
     def end(self, name: str) -> None:
         if name.startswith("e"):
@@ -154,6 +207,10 @@ class Service:
         """So many are to run. Until each of them has a host, or Kubernetes has looked for one in vain."""
         self.cluster.api.patch(f"{self.path}/web", {"spec": {"replicas": count}})
         self._until(count, lambda pod: bool(pod["spec"].get("nodeName")) or _is_unschedulable(pod), "were looked at")
+
+    def have_hosts(self) -> int:
+        pods = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return sum("deletionTimestamp" not in pod["metadata"] and bool(pod["spec"].get("nodeName")) for pod in pods)
 
     def runs(self, count: int) -> None:
         self._until(count, lambda pod: pod["status"].get("phase") == "Running", "run")
@@ -229,7 +286,7 @@ class Operators:
         self._process = self._start()
 
     def _start(self) -> Process:
-        quick = ("--drain", "2", "--ending", "1", "--silence", "3", "--skip-checks")
+        quick = ("--drain", str(DRAIN), "--ending", "1", "--silence", "3", "--skip-checks")
         lease = ("--lease-seconds", "15", "--renew-seconds", "12", "--retry-seconds", "1")
         self._earlier = len(self.log.read_text()) if self.log.exists() else 0
         return Process(self._cluster.kubeconfig, "all", self.log, "--home", self._home, *quick, *lease)
@@ -241,20 +298,26 @@ class Operators:
 
     def rounds(self) -> int:
         """How many the present one has made."""
+        return self._count(_ROUNDS)
+
+    def looks(self) -> int:
+        """How often it has looked at a job."""
+        return self._count(_LOOKS)
+
+    def _count(self, what: re.Pattern[str]) -> int:
         until = time.monotonic() + PATIENCE
         while (found := _SERVES.search(self.log.read_text(), self._earlier)) is None:
             assert time.monotonic() < until, "it does not serve"
             time.sleep(0.05)
         with urllib.request.urlopen(f"{found[1]}/metrics", timeout=30) as answer:
-            return int(sum(float(count) for count in _MADE.findall(answer.read().decode())))
+            return int(sum(float(count) for count in what.findall(answer.read().decode())))
 
-    def until_decided(self, namespace: str, so: Callable[[int], bool]) -> int:
-        """Until it is so of the number of workers that the namespace's jobs may have in all. Returns the number of the
-        round that decided it, or of an earlier one."""
+    def until(self, so: Callable[[], bool], what: str) -> int:
+        """Returns the number of the round after which it was so, or of an earlier one."""
         made, until = self.rounds(), time.monotonic() + PATIENCE
-        while not so(sum(decided(self.log, namespace).values())):
-            assert time.monotonic() < until, f"{decided(self.log, namespace)} are allowed"
-            made = self.rounds()  # before the next look: the round that decides comes after it
+        while not so():
+            assert time.monotonic() < until, what
+            made = self.rounds()  # before the next look: the round after which it is so comes after it
             time.sleep(0.05)
         return made + 1
 
@@ -266,11 +329,20 @@ class Operators:
 def _story(train: Crowd, online: Service, operators: Operators) -> list[str]:
     """What happened, in a few lines."""
     names = [f"{kind}-{number}" for number in range(10) for kind in ("e", "t")]
-    said = [_they_arrive_and_share(train, names), _others_come(train, operators, names)]
-    said += _a_service_takes_half(train, online, operators)
-    operators.kill()
-    said += _a_service_takes_nearly_all(train, online, operators)
-    said.append(_they_come_back_and_end(train, online, names))
+    said = [_they_arrive_and_share(train, names), _others_come(train, names)]
+    with train.following() as told:
+        operators.kill()
+        said += _a_service_takes_half(train, online, operators)
+    said.append(_nothing_is_forgotten(told))
+    said += _a_service_leaves_everybody_the_least(train, online, operators)
+    with train.following() as told:
+        operators.kill()
+        said += _a_service_takes_nearly_all(train, online, operators)
+        shares = _they_come_back(train, online)
+    said.append(_nothing_is_forgotten(told))
+    back = {job for job, action, _, _ in moves(operators.log, train.namespace) if action == "suspend"}
+    assert all(len(told[name]) > 2 for name in back), "not seen: how a job ran, waited and ran again"
+    said.append(_some_end(train, names, shares))
     return said
 
 
@@ -283,7 +355,7 @@ def _they_arrive_and_share(train: Crowd, names: list[str]) -> str:
     return f"20 jobs: {sorted(even.values())}, Jain {jain(list(even.values())):.3f}"
 
 
-def _others_come(train: Crowd, operators: Operators, names: list[str]) -> str:
+def _others_come(train: Crowd, names: list[str]) -> str:
     """Ten more arrive into a full cluster, and others give way. One counts ten times as much as they do; one counts a
     hundredth, and deserves nothing that others have until it has waited for long."""
     for number in range(10, 14):
@@ -292,17 +364,21 @@ def _others_come(train: Crowd, operators: Operators, names: list[str]) -> str:
     train.make("e-14", 1, 10, priority="Production")
     train.make("t-14", 1, 10, priority="Experiment")
     train.until(lambda run: len(run) == 30 and sum(run.values()) == HOSTS, "30 jobs run 100 workers")
-    # The operator is killed: the next one knows what everybody attained.
-    before = {name: train.standing(name) for name in ("e-0", "t-0")}
-    operators.kill()
     train.until(lambda run: run.get("e-14", 0) == 10, "Production has all it asks for")
-    for name, earlier in before.items():
-        told = train.standing(name)
-        assert float(told["v"]) >= float(earlier["v"]) > 0
-        assert told["at"] >= earlier["at"]
     shares = train.workers()
     assert shares["t-14"] <= min(shares[name] for name in names) + 1
     return f"30 jobs: {sorted(shares.values())}; Production {shares['e-14']}, Experiment {shares['t-14']}"
+
+
+def _nothing_is_forgotten(told: dict[str, list[tuple[float, float, float]]]) -> str:
+    """Every standing goes on where the one before it said it would be, also that of the operator that came after."""
+    later = [pair for standings in told.values() for pair in pairwise(standings)]
+    assert len([standings for standings in told.values() if len(standings) > 1]) >= 10, "few rates have changed"
+    for (v, at, rate), (v_then, then, _) in later:
+        assert v > 0
+        assert v_then == pytest.approx(v + rate * (then - at), rel=KEPT)
+    off = [abs(v_then / (v + rate * (then - at)) - 1) for (v, at, rate), (v_then, then, _) in later]
+    return f"{len(later)} changes of rates while operators changed: attained service is off by at most {max(off):.2%}"
 
 
 def _a_service_takes_half(train: Crowd, online: Service, operators: Operators) -> list[str]:
@@ -314,23 +390,40 @@ def _a_service_takes_half(train: Crowd, online: Service, operators: Operators) -
     return said
 
 
+def _a_service_leaves_everybody_the_least(train: Crowd, online: Service, operators: Operators) -> list[str]:
+    said = _takes(train, online, operators, HOSTS - 30)
+    train.until(lambda run: run == dict.fromkeys(train.targets(), 1), "30 jobs run at their least")
+    assert not [move for move in moves(operators.log, train.namespace) if move[1] == "suspend"]
+    return said
+
+
 def _takes(train: Crowd, online: Service, operators: Operators, count: int) -> list[str]:
     """The service grows. Within two rounds of Kubernetes' having looked for hosts in vain, jobs are told to leave as
-    many; when they have left, its Pods run."""
+    many. They do, after their grace: nothing more has to be decided for it. Then its Pods have the hosts as soon as
+    Kubernetes tries them again, and nobody is allowed to come back before. Rounds come at most once a second."""
     online.resize(count)
     seen = operators.rounds()
-    made = operators.until_decided(train.namespace, lambda workers: workers <= HOSTS - count)
-    allowed = sum(decided(operators.log, train.namespace).values())
+
+    def allowed() -> int:
+        return sum(decided(operators.log, train.namespace).values())
+
+    made = operators.until(lambda: allowed() <= HOSTS - count, f"workers are told to leave {count} hosts") - seen
+    stay, looks = allowed(), operators.looks()
+    left = operators.until(lambda: train.there() <= HOSTS - count, f"workers have left {count} hosts") - seen
+    looks = operators.looks() - looks
+    have = operators.until(lambda: online.have_hosts() == count, f"{count} Pods of the service have hosts") - seen
+    still = allowed()
     online.runs(count)
-    in_all = operators.rounds() - seen
-    assert made - seen <= 1 + ROUNDS, f"{made - seen} rounds until there was room for {count} Pods"
-    return [
-        f"{count} hosts for the service: decided after {made - seen} rounds, {allowed} workers stay; {in_all} in all"
-    ]
+    assert made <= 1 + ROUNDS, f"{made} rounds until there was room for {count} Pods"
+    assert looks <= LOOKS * len(train.all()), f"{looks} looks at jobs until workers had left {count} hosts"
+    assert have - left <= 2 * BACK_OFF + ROUNDS, f"{have - left} more until {count} Pods of the service had hosts"
+    assert still <= HOSTS - count, f"{still} workers were allowed before {count} Pods of the service had hosts"
+    rounds = f"decided after {made} rounds, left after {left} and {looks} looks at jobs, hosts after {have}"
+    return [f"{count} hosts for the service: {rounds}; {stay} workers stay"]
 
 
 def _a_service_takes_nearly_all(train: Crowd, online: Service, operators: Operators) -> list[str]:
-    """Whole jobs go back into the queue."""
+    """Nobody has more than its least: whole jobs go back into the queue."""
     said = _takes(train, online, operators, HOSTS - 10)
     train.until(lambda run: 0 < sum(run.values()) <= 10, "10 workers at most run beside the service")
     back = sorted({move[0] for move in moves(operators.log, train.namespace) if move[1] == "suspend"})
@@ -344,10 +437,14 @@ def _a_service_takes_nearly_all(train: Crowd, online: Service, operators: Operat
     return said
 
 
-def _they_come_back_and_end(train: Crowd, online: Service, names: list[str]) -> str:
-    """The service shrinks, and all of them come back; when some end the others grow."""
+def _they_come_back(train: Crowd, online: Service) -> dict[str, int]:
+    """The service shrinks, and all of them come back."""
     online.resize(0)
-    shares = train.until(lambda run: len(run) == 30 and sum(run.values()) == HOSTS, "all 30 are back on 100 hosts")
+    return train.until(lambda run: len(run) == 30 and sum(run.values()) == HOSTS, "all 30 are back on 100 hosts")
+
+
+def _some_end(train: Crowd, names: list[str], shares: dict[str, int]) -> str:
+    """When some end the others grow."""
     train.finish(names[:10])
     left = set(shares) - set(names[:10])
     shares = train.until(lambda run: set(run) == left and sum(run.values()) == HOSTS, "others run what ten did")
@@ -371,12 +468,25 @@ def test_jobs_that_can_never_start_say_so_and_hold_up_nobody(
         crowd.says("e-first", "True", "Trimmed")
         crowd.make("t-second", 2, 2)
         crowd.says("t-second", "False", "QuotaExceeded")
+        _what_would_become_of_another(crowd, tmp_path)
         cluster.api.delete(f"/api/v1/namespaces/{namespace}/resourcequotas/team")
         crowd.until(lambda run: run.get("e-first") == 10 and run.get("t-second") == 2, "the quota is gone")
         for kind in ("e", "t"):
             crowd.make(f"{kind}-huge", HOSTS + 1, HOSTS + 1)
             crowd.says(f"{kind}-huge", "False", "TooLarge")
         assert process.is_alive()
+
+
+def _what_would_become_of_another(crowd: Crowd, folder: Path) -> None:
+    """Two ways to ask, one answer; and nothing is made."""
+    before, file = crowd.all().keys(), folder / "another.json"
+    file.write_text(json.dumps({**crowd.all()["t-second"], "metadata": {"name": "t-third"}, "status": {}}))
+    place = (f"--namespace={crowd.namespace}", f"--home={crowd.namespace}")
+    for words in (("whatif", str(file)), ("simulate", str(file), "--cluster=live")):
+        found = shoal(crowd.cluster, *words, *place)  # other tests' jobs may be in it, on their way out
+        assert f"TrainingJob {crowd.namespace}/t-third would not start" in found
+        assert "16 GPUs of 16 GPUs in use, 16 GPUs asked" in found
+    assert crowd.all().keys() == before
 
 
 def test_bad_settings_are_refused_with_an_event_and_the_old_ones_stay(

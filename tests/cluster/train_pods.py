@@ -39,7 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--size", type=int, default=6000)
-    parser.add_argument("--pace", type=float, default=0.1)
+    parser.add_argument("--pace", type=float, default=0.1, help="seconds of a step, whoever trains it")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds of a micro-batch, so that more members scale")
     parser.add_argument("--hungry", type=int, help="MiB that the member in seat 1 takes when it trains")
     parser.add_argument("--takes-all", action="store_true", help="the kernel kills the whole container for it")
     given = parser.parse_args()
@@ -59,6 +60,7 @@ def main() -> None:
         for batches in data.steps(Numbers()):
             lines = []
             for micro, records in batches:
+                time.sleep(given.wait)
                 model(records.float().unsqueeze(1)).mean().backward()
                 words = " ".join(str(record) for record in records.tolist())
                 lines.append(f"{micro.step} {micro.index} {state.rank} {state.size} {words}\n")

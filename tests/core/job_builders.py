@@ -9,6 +9,7 @@ from shoal.core.job.values import (
     Effect,
     HeartbeatSeen,
     NodeAcked,
+    NodeExited,
     NodeFinished,
     NodeReady,
     NodeSucceeded,
@@ -126,6 +127,10 @@ class Story:
         known = self.job.nodes[NodeId(node)]
         exit = ProcessExit(code=code, error=error, uptime_seconds=uptime)
         return self.happen(ProcessExited(node=known.id, incarnation=known.incarnation, local_rank=0, exit=exit))
+
+    def happen_exit(self, node: str, code: int = 137) -> tuple[Effect, ...]:
+        """The platform says that the node ended."""
+        return self.happen(NodeExited(node=NodeId(node), exit=ProcessExit(code=code)))
 
     def finish(self, *nodes: str) -> None:
         committed = self.job.rendezvous.committed

@@ -157,6 +157,18 @@ def test_when_somebody_ended_well_and_too_few_are_left_the_job_fails_at_once() -
     assert "ended well" in story.view.reason
 
 
+def test_who_ended_well_is_not_missed_by_one_who_still_works() -> None:
+    story = Story(nodes=2, minimum=2, maximum=2, pending_timeout=timedelta(seconds=30))
+    plain(story, "worker-0", "worker-1")
+    story.succeed("worker-0")
+    for _ in range(10):
+        story.beat()
+        story.wait(9)
+    assert story.job.ending is None
+    story.succeed("worker-1")
+    assert story.job.ending is JobPhase.SUCCEEDED
+
+
 def test_a_job_that_fails_on_the_first_of_many_losses_launches_nobody_for_the_others() -> None:
     story = Story()
     story.train(*THREE)

@@ -91,7 +91,7 @@ def test_what_a_node_has_may_be_told_after_it_was_announced() -> None:
     story.happen(announced(*TWO, memory=1000))
     story.happen(announced(*TWO))  # an older word
     story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
-    assert story.job.nodes[NodeId("worker-2")].resource.memory == 1500
+    assert story.job.nodes[NodeId("worker-2")].resource.memory == 2048
 
 
 def test_a_grant_above_the_first_maximum_makes_a_world_of_that_size() -> None:
@@ -106,6 +106,10 @@ def test_people_ask_the_cluster_for_nodes_and_not_the_master() -> None:
     said = refusal(a_job(*TWO).job, 3)
     assert said is not None
     assert "kubectl scale ej/" in said
+    job = a_job(*TWO).job
+    said = refusal(replace(job, spec=replace(job.spec, called="tj")), 3)
+    assert said is not None
+    assert "kubectl scale tj/" in said
 
 
 def test_the_named_go_first() -> None:
@@ -172,7 +176,7 @@ def test_a_node_that_is_gone_is_replaced_when_the_platform_has_said_how_it_ended
     assert story.launched() == []
     story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
     assert story.launched() == ["worker-2"]
-    assert story.job.nodes[NodeId("worker-2")].resource.memory == 1500
+    assert story.job.nodes[NodeId("worker-2")].resource.memory == 2048
     story.happen(NodeExited(node=NodeId("worker-1"), exit=ProcessExit(code=137, oom=True)))
     assert story.launched() == ["worker-2"]
 

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 from tests.core.job_builders import Story
+from tests.core.ps_stories import PSStory
 
 from shoal.core import journal
 from shoal.core.exits import ProcessExit
-from shoal.core.job import JobSpec, taken_over
+from shoal.core.job import JobSpec, PSSpec, plan_refusal, taken_over
 from shoal.core.job.values import NodeExited, ScaleAsked, SpecChanged
 from shoal.core.nodes import NodeId
+from shoal.core.plans import NodeGroupResource, ResourcePlan
 
 TWO = ("worker-0", "worker-1")
 
@@ -60,6 +62,33 @@ def test_memory_after_a_loss_goes_up_to_the_new_limit() -> None:
     story.happen(SpecChanged(spec=asked(story, memory_limit=None)))
     assert story.job.spec.memory_limit is None
     assert story.job.decisions[-1].reason.endswith("no limit of memory")
+
+
+def test_bounds_of_parameter_servers_reach_a_job_that_runs() -> None:
+    story = PSStory(servers=2, most=2)
+    story.train()
+    ps = replace(story.job.spec.ps, min_servers=3, max_servers=6, servers=None, checkpoint_dir="/other", chief=True)
+    story.happen(SpecChanged(spec=asked(story, ps=ps)))
+    spec, manager = story.job.spec.ps, story.job.servers
+    assert spec == PSSpec(min_servers=3, max_servers=6, servers=3, checkpoint_dir="/ckpt")
+    assert manager is not None
+    assert (manager.settings.min_servers, manager.settings.max_servers) == (3, 6)
+    assert story.job.decisions[-1].reason == "the job's spec has changed: 3 to 6 parameter servers"
+    decided = len(story.job.decisions)
+    story.happen(SpecChanged(spec=asked(story, ps=ps)))
+    assert len(story.job.decisions) == decided
+    plan = ResourcePlan(node_group_resources={"ps": NodeGroupResource(count=4)}, reason="four")
+    assert plan_refusal(story.job, plan) is None
+
+
+def test_whether_a_job_has_parameter_servers_does_not_change() -> None:
+    story = PSStory()
+    before = story.job.spec
+    story.happen(SpecChanged(spec=replace(before, ps=None)))
+    assert story.job.spec == before
+    ring = a_job()
+    ring.happen(SpecChanged(spec=asked(ring, ps=PSSpec(max_servers=2))))
+    assert ring.job.spec.ps is None
 
 
 def test_who_the_job_is_and_what_it_runs_does_not_change() -> None:

@@ -1,5 +1,6 @@
 """The ledger as part of a job: what losses, time, steps and other masters do to it."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,8 +24,8 @@ LEASE = timedelta(seconds=60)
 class DataStory(Story):
     """A job of two nodes, each with one process that asks for data."""
 
-    def __init__(self, **dataset: Any) -> None:
-        super().__init__(nodes=2)
+    def __init__(self, *, minimum: int = 1, **dataset: Any) -> None:
+        super().__init__(nodes=2, minimum=minimum)
         self.join("worker-0", "worker-1")
         words = {"name": "train", "size": 40, "shard_size": 10, "leases": LeaseSettings(time=LEASE), **dataset}
         self.spec = DatasetSpec(**words)
@@ -64,6 +65,27 @@ def test_a_lost_nodes_shards_go_to_whoever_waits_and_it_is_woken() -> None:
     assert story.woken() == ["worker-1"]
     (again,) = story.ask(1)
     assert (again.shard, again.done) == (leases[0].shard, 3)
+
+
+def test_who_is_left_trains_the_rest_although_fewer_than_the_minimum_are_left() -> None:
+    story = DataStory(minimum=2)
+    story.ready("worker-0", "worker-1", sdk=False)
+    story.ack()
+    leases = story.ask(1, 2)
+    gone = Departure(owner=owner_of("worker-1", 0, 1, "a"), charged=True, reason="it was killed")
+    story.succeed("worker-0")
+    for world in (2, 3):
+        story.crash("worker-1", 137, uptime=90)
+        story.ready("worker-1", sdk=False)
+        story.ack()
+        assert (story.job.rendezvous.generation, story.world) == (world, ["worker-1"])
+    story.say(1, departed=(gone,))
+    again = story.ask(1, 4, pid=2)
+    assert {lease.shard for lease in leases} < {lease.shard for lease in again}
+    attempts = tuple(lease.attempt for lease in again)
+    story.say(1, asks=(Ask(owner=owner_of("worker-1", 0, 2, "a"), dataset="train", completed=attempts),))
+    story.succeed("worker-1")
+    assert story.job.ending is JobPhase.SUCCEEDED
 
 
 def test_a_silent_worker_loses_its_shard_when_its_time_is_over() -> None:
@@ -122,6 +144,18 @@ def test_asking_for_a_dataset_that_nobody_named_is_answered_with_why(dataset: st
     ask = Ask(owner=owner_of("worker-0", 0, 1, "a"), dataset=dataset, want=1)
     (refusal,) = story.say(0, asks=(ask,)).unusable
     assert "is not registered; registered: train" in refusal.reason
+
+
+def test_who_means_another_dataset_by_that_name_is_given_none_of_it() -> None:
+    """Its positions are other records: what it trained would be counted as what it did not."""
+    story = DataStory()
+    (lease,) = story.ask(0)
+    ask = Ask(owner=owner_of("worker-0", 0, 2, "a"), dataset="train", want=2)
+    mine = Ask(owner=owner_of("worker-0", 0, 1, "a"), dataset="train", completed=(lease.attempt,))
+    answer = story.say(0, specs=(replace(story.spec, size=50),), asks=(ask, mine))
+    assert "size 50 instead of 40" in answer.unusable[0].reason
+    assert [given.leases for given in answer.given] == [(), ()]
+    assert ledgers.account_of(story.job.ledger, "train").count == 10  # what was trained still counts
 
 
 # Streams -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import yaml
 from tools import install_yaml
 
 from shoal.api.crds import DEFINITIONS, crd
+from shoal.api.resources import of_list
 from shoal.cli.flags import read, with_defaults
 from shoal.cli.operator import FLAGS, PREFIX, configured
 from shoal.operator.objects import fixed_objects
@@ -120,3 +121,22 @@ def master_role(*, pod_scaler: bool = False) -> Manifest:
     settings = OperatorSettings(image="shoal", install_key=base64.b64encode(bytes(32)), pod_scaler=pod_scaler)
     (role,) = [each for each in fixed_objects(Reader().job(job), 1, settings) if each["kind"] == "Role"]
     return role
+
+
+def test_the_operator_may_have_the_memory_that_was_measured(shipped: list[Manifest]) -> None:
+    """A limit below it would end the operator of a large cluster again and again, at the same number of jobs."""
+    page = (install_yaml.ROOT / "docs" / "concepts" / "operator.md").read_text(encoding="utf-8")
+    (measured,) = re.findall(r"operator's memory then \| (\d+) MiB", page)
+    (container,) = only(shipped, "Deployment", "shoal-operator")["spec"]["template"]["spec"]["containers"]
+    has = of_list(container["resources"]["limits"]).memory
+    assert has is not None
+    assert has >= 2 * int(measured)
+    assert of_list(container["resources"]["requests"]).memory == 512
+
+
+def test_what_is_to_be_deleted_by_hand_is_every_definition() -> None:
+    names = {definition.name for definition in DEFINITIONS}
+    for told in (install_yaml.CHART / "templates" / "NOTES.txt", install_yaml.ROOT / "docs" / "install.md"):
+        text = told.read_text(encoding="utf-8").replace("\\\n", " ")
+        (named,) = re.findall(r"kubectl delete crd (.+)", text)
+        assert set(named.split()) == names, told

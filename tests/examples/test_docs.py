@@ -5,9 +5,12 @@ import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from shoal.api.validation import problems
 from shoal.core.nodes import NodeStatus
 from shoal.core.view import JobPhase
 from shoal.core.world import Standing
@@ -38,6 +41,29 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_modules_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"`(shoal(?:\.\w+)+)", page.read_text()))
     assert sorted(name for name in named if not _exists(name)) == []
+
+
+def test_objects_of_ours_in_the_documentation_would_be_accepted() -> None:
+    shown = [(page.name, each) for page in PAGES for each in _documents(page) if _is_ours(each)]
+    assert {("kubernetes.md", kind) for kind in ("ElasticJob", "ScalePlan", "JobResource")} <= {
+        (page, each["kind"]) for page, each in shown
+    }
+    assert {f"{page}: {each['metadata']['name']}: {p}" for page, each in shown for p in problems(each)} == set()
+
+
+def _documents(page: Path) -> list[Any]:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [document for block in blocks for document in yaml.safe_load_all(block)]
+
+
+def _is_ours(document: Any) -> bool:
+    """And whole: a part of one has no kind."""
+    return isinstance(document, dict) and document.get("kind") in (
+        "ElasticJob",
+        "ScalePlan",
+        "JobResource",
+        "TrainingJob",
+    )
 
 
 def _exists(name: str) -> bool:

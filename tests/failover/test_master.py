@@ -15,11 +15,13 @@ from tests.core.ledger.builders import a_dataset
 from shoal.core import journal
 from shoal.core.errors import BadInput, Disconnected, StateTaken, StateUnavailable, StateUnreadable, Superseded
 from shoal.core.exits import ProcessExit
-from shoal.core.job import JobSettings, JobSpec
+from shoal.core.job import JobSettings, JobSpec, PSSpec
 from shoal.core.job.values import Announced
 from shoal.core.nodes import NodeId
 from shoal.core.plans import ScalePlan
 from shoal.core.ports import Clock, StateStore
+from shoal.core.ps.cluster import Partition
+from shoal.core.ps.words import ModelNamed, PreparePS, ServerReady
 from shoal.core.rounds import Departure, Round, owner_of
 from shoal.core.view import JobPhase, JobView
 from shoal.master import Begin, Master, SystemClock, keeper
@@ -38,9 +40,12 @@ from shoal.wire.messages import (
     FromMaster,
     Hello,
     Interrupt,
+    Kill,
     Pause,
     Prepare,
     Progress,
+    PSSaid,
+    PSTold,
     Ready,
     Release,
     Restart,
@@ -96,11 +101,11 @@ class Running:
 
 @asynccontextmanager
 async def a_master(
-    store: StateStore | None, *, nodes: int = 2, joins: int = 0, clock: Clock | None = None
+    store: StateStore | None, *, nodes: int = 2, joins: int = 0, clock: Clock | None = None, ps: PSSpec | None = None
 ) -> AsyncIterator[Running]:
     platform = Nowhere()
     master = Master(
-        JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=4, command=("true",)),
+        JobSpec(name="j", uid=KEYS.uid, min_nodes=1, max_nodes=4, command=("true",), ps=ps),
         JobSettings(last_call=timedelta(seconds=1)),
         scaler=platform,
         keys=KEYS,
@@ -463,6 +468,37 @@ async def test_what_was_decided_while_the_store_was_away_is_learnt_from_the_agen
         assert set(generations) == {before + 2}
         view = second.master.view()
         assert (view.restarts, [node.incarnation for node in view.nodes]) == (1, [1, 2, 1])
+
+
+async def test_no_version_is_told_of_before_it_is_written_down_however_long_that_takes() -> None:
+    """And nobody is late meanwhile with what it could not know of."""
+    state, clock = MemoryState(), FastClock()
+    ps = PSSpec(max_servers=1, servers=1)
+    async with a_master(MemoryStore(state, pace=timedelta(seconds=10)), nodes=1, clock=clock, ps=ps) as running:
+        server, worker = await agent(running.master, "ps-0"), await agent(running.master, "worker-0")
+        await server.connection.send(PSSaid(incarnation=1, word=ServerReady(address="here:1")))
+        await running.until(lambda view: all(node.status == "running" for node in view.nodes))
+        state.trouble = "the API server is away"
+        named = ModelNamed(partitions=(Partition(name="v", nbytes=1),))
+        await worker.connection.send(PSSaid(incarnation=1, word=named))
+        await running.until(lambda view: any("cannot be kept" in d.reason for d in view.decisions))
+        heard = asyncio.create_task(_hears_of_version(worker))
+        for _ in range(2):
+            clock.ahead += 2 * keeper.PATIENCE
+            await asyncio.wait({heard}, timeout=1.0)
+            assert not heard.done()
+        state.trouble = None
+        clock.ahead += 2 * keeper.RETRY
+        assert await heard == 1
+
+
+async def _hears_of_version(worker: Agent) -> int:
+    """Until it does; and it is not killed."""
+    while True:
+        message = await worker.hears(PSTold | Kill)
+        assert isinstance(message, PSTold), message
+        if isinstance(message.word, PreparePS):
+            return message.word.cluster.version
 
 
 @pytest.mark.parametrize("is_long", [False, True], ids=["until-it-is-back", "but-not-for-ever"])

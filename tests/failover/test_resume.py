@@ -66,6 +66,8 @@ async def test_data_goes_on_where_the_journal_stands_and_each_record_counts_once
         await power_cut(run)
         _, said = await shoal(run.home, "ps")
         assert "job job was lost with its process; go on with it: shoal run --resume job" in said
+        code, said = await shoal(run.home, "why", "job")
+        assert (code, "go on with it: shoal run --resume job" in said) == (1, True)
         before = await last_state(run)
     done = ledgers.account_of(before.ledger, "train").count
     async with shoal_run_words(tmp_path, "--resume", "job") as run:

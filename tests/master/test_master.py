@@ -127,7 +127,7 @@ async def test_a_process_exit_is_answered_with_a_restart_and_counted(play: Play)
     assert (await hear(agents[1], Restart)).incarnation == 2
     text = play.master.metrics_text().decode()
     assert 'shoal_member_failures_total{class="preemption"} 1.0' in text
-    assert 'shoal_resizes_total{direction="up"} 1.0' in text
+    assert 'shoal_resizes_total{direction="up",result="granted",trigger="start"} 1.0' in text
     for agent in agents:
         await agent.close()
 
@@ -173,6 +173,7 @@ async def test_people_can_look_scale_and_stop_over_http(play: Play) -> None:
         bad = [
             ("/scale", {"worker": 9}),
             ("/scale", {"worker": "x"}),
+            ("/scale", {"ps": "auto"}),
             ("/stop", {"grace_seconds": 1e300}),
             ("/stop", []),
         ]

@@ -94,6 +94,16 @@ def test_messages_become_figures_and_survive_the_journal() -> None:
     assert [point.mean for point in speeds][:3] == pytest.approx([50.0] * 3, rel=1e-3)
 
 
+def test_only_who_speaks_for_the_job_says_how_far_it_is() -> None:
+    """Workers on parameter servers each count their own steps: put together they would be no speed at all."""
+    watch = Watch()
+    for second in range(0, 60, 2):
+        now = T0 + timedelta(seconds=second)
+        watch.heard(A, progress(10 * second), now)
+        watch.heard(NodeId("worker-1"), progress(1_000 + 3 * second), now + timedelta(seconds=1), is_speaker=False)
+    assert watch.statistics.job.peak(Quantity.STEPS) == pytest.approx(10.0)
+
+
 def test_workers_are_nodes_however_many_processes_each_has() -> None:
     watch, story = Watch(), Story(nodes=2, nproc=4)
     story.train("worker-0", "worker-1")

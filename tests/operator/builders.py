@@ -42,6 +42,13 @@ def a_role(**more: Any) -> dict[str, Any]:
     return {"template": TEMPLATE, **more}
 
 
+def on_a_volume(mounted: str, **volume: Any) -> dict[str, Any]:
+    """The template with a volume at this path: one that outlives its Pods, unless another kind is given."""
+    kind = volume or {"persistentVolumeClaim": {"claimName": "models"}}
+    container = {**TEMPLATE["spec"]["containers"][0], "volumeMounts": [{"name": "models", "mountPath": mounted}]}
+    return {"spec": {"containers": [container], "volumes": [{"name": "models", **kind}]}}
+
+
 def a_job(status: JobStatus | None = None, *, training: Training | None = None, **spec: Any) -> JobSeen:
     written = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",

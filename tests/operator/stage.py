@@ -5,6 +5,8 @@ one started. `until` waits for something to be so, while Pods start and end as t
 """
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -21,25 +23,55 @@ from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.cluster import KubernetesCluster
-from shoal.platforms.kubernetes.errors import NotFound
+from shoal.platforms.kubernetes.errors import AlreadyExists, NotFound
 from shoal.platforms.kubernetes.events import Recorder
 from shoal.platforms.kubernetes.fake import FakeApiServer
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
-from shoal.platforms.kubernetes.objects import EVENTS, PODS
+from shoal.platforms.kubernetes.objects import EVENTS, NODES, PODS
+from shoal.platforms.kubernetes.room import KubernetesRoom
 from shoal.platforms.kubernetes.workqueue import WorkQueue
+from shoal.scheduler.decisions import Decisions
+from shoal.scheduler.policies import policy
+from shoal.scheduler.settings import SchedulerSettings
+from shoal.scheduler.snapshot import Snapshot
 
 PATIENCE = 120.0
-WRITES = frozenset({"write_status", "ensure", "create_pod", "delete_pod", "delete_job"})
+WRITES = frozenset({"write_status", "ensure", "create_pod", "delete_pod", "resize_pod", "delete_job"})
+
+
+_VOLATILE = re.compile(r'"[0-9T:.-]{19,27}Z"|"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"')
+"""Times and uids."""
+
+
+def described(call: str, what: tuple[Any, ...]) -> str:
+    """A write, without what is another at each try."""
+    match call:
+        case "write_status":
+            return f"{call} {what[0]['metadata']['name']} {_VOLATILE.sub('', json.dumps(what[1], default=str))}"
+        case "ensure" | "create_pod":
+            return f"{call} {what[0]['kind']} {what[0]['metadata']['name']}"
+        case _:
+            return f"{call} {what[1]} {what[3:]}"
 
 
 class Crashing:
-    """A cluster whose user dies after its n-th write: the write is done, and nothing comes after it."""
+    """A cluster whose user dies after its n-th write, or after one of which `dies` says so: the write is done, and
+    nothing comes after it."""
 
-    def __init__(self, cluster: Any, after: int | None, ensure: Any = None, *, writes: frozenset[str] = WRITES) -> None:
+    def __init__(
+        self,
+        cluster: Any,
+        after: int | None,
+        ensure: Any = None,
+        *,
+        dies: Callable[[str], bool] | None = None,
+        writes: frozenset[str] = WRITES,
+    ) -> None:
         self._cluster = cluster
         self._writes = writes
         self._ensure = ensure
         self._left = after
+        self._dies = dies
         self.writes = 0
         self.crashed = asyncio.Event()
 
@@ -47,15 +79,16 @@ class Crashing:
         found = getattr(self._cluster, name)
         if name == "ensure" and self._ensure is not None:
             return lambda manifest: self._ensure(partial(found, manifest))
-        return self._counted(found) if name in self._writes else found
+        return self._counted(name, found) if name in self._writes else found
 
-    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         async def counted(*args: Any, **kwargs: Any) -> Any:
             if self.crashed.is_set():
                 await asyncio.Event().wait()
             answer = await call(*args, **kwargs)
             self.writes += 1
-            if self._left is not None and self.writes > self._left:
+            is_named = self._dies is not None and self._dies(described(name, args))
+            if is_named or (self._left is not None and self.writes > self._left):
                 self.crashed.set()
                 await asyncio.Event().wait()
             return answer
@@ -76,17 +109,23 @@ class Stage:
         self,
         *,
         crash_after: int | None = None,
+        dies: Callable[[str], bool] | None = None,
         ensure: Any = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sees_hosts: bool = False,
         **instead: Any,
     ) -> AsyncIterator[Crashing]:
-        """`instead`: what stands between the operator and calls of its cluster, by their names."""
+        """`sees_hosts`: it may look at them. `instead`: what stands between the operator and calls of its cluster, by
+        their names."""
         async with Client(self.server.access()) as client:
             recorder = Recorder(client, controller=MANAGER, instance="test")
-            cluster = KubernetesCluster(client, recorder=recorder, manager=MANAGER, gathering=0.01)
+            room = KubernetesRoom(
+                client, recorder=recorder, home="default", config_map="none", namespace=None, sees_hosts=sees_hosts
+            )
+            cluster = KubernetesCluster(client, recorder=recorder, manager=MANAGER, gathering=0.01, hosts=room.book)
             for name, between in instead.items():
                 setattr(cluster, name, partial(between, getattr(cluster, name)))
-            crashing = Crashing(cluster, crash_after, ensure)
+            crashing = Crashing(cluster, crash_after, ensure, dies=dies)
             operator = Operator(
                 crashing,  # type: ignore[arg-type]
                 self.settings,
@@ -102,6 +141,8 @@ class Stage:
                 asyncio.create_task(each)
                 for each in (cluster.run(), recorder.run(), queue.work(operator.look, workers=4))
             ]
+            if sees_hosts:
+                tasks.append(asyncio.create_task(room.run()))
             try:
                 yield crashing
             finally:
@@ -134,9 +175,20 @@ class Stage:
                 with suppress(NotFound):
                     await self.client.patch(PODS, name, Merge(change), namespace=namespace, subresource="status")
 
-    async def end(self, name: str, code: int = 1) -> None:
-        """A Pod's training process ends."""
-        state = {"terminated": {"exitCode": code}}
+    async def host(self, name: str, ready: str = "True") -> None:
+        """Make a host, or say that one is ready or not."""
+        said = {
+            "type": "Ready",
+            "status": ready,
+            "lastTransitionTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        with suppress(AlreadyExists):
+            await self.client.create(NODES, {"metadata": {"name": name}})
+        await self.client.patch(NODES, name, Merge({"status": {"conditions": [said]}}), subresource="status")
+
+    async def end(self, name: str, code: int = 1, reason: str = "") -> None:
+        """A Pod's training process ends; `reason` is the kubelet's word for it."""
+        state = {"terminated": {"exitCode": code, **({"reason": reason} if reason else {})}}
         change = {
             "status": {
                 "phase": "Failed" if code else "Succeeded",
@@ -205,3 +257,15 @@ async def a_stage(settings: OperatorSettings = SETTINGS, **server: Any) -> Async
 
 def quick(**times: Any) -> OperatorSettings:
     return replace(SETTINGS, times=replace(SETTINGS.times, **times))
+
+
+class Broken:
+    """A policy that fails for as long as it is told to."""
+
+    def __init__(self, *, fails: bool = True) -> None:
+        self.fails = fails
+
+    def __call__(self, snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
+        if self.fails:
+            raise ZeroDivisionError("the policy divides by zero")
+        return policy("cfs")(snapshot, now, settings)

@@ -3,21 +3,21 @@
 import asyncio
 import copy
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.operator.builders import NOW, TEMPLATE, a_role
+from tests.operator.builders import NOW, SETTINGS, TEMPLATE, a_role
 from tests.operator.stage import Stage, a_stage, quick
 
-from shoal.core.errors import Denied
+from shoal.core.errors import Denied, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.reconcile import Part
 from shoal.operator.snapshot import Key
 from shoal.platforms.kubernetes.client import Merge
 from shoal.platforms.kubernetes.errors import NotFound, Unavailable
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS
-from shoal.platforms.kubernetes.objects import PODS, SECRETS, SERVICES
+from shoal.platforms.kubernetes.objects import PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES
 
 
 async def test_a_job_gets_its_fixed_objects_its_master_and_its_members() -> None:
@@ -27,6 +27,8 @@ async def test_a_job_gets_its_fixed_objects_its_master_and_its_members() -> None
         assert sorted(stage.pods()) == ["mnist-master-1", "mnist-worker-0", "mnist-worker-1"]
         names = {obj["metadata"]["name"] for obj in stage.server.objects(SECRETS)}
         assert names == {"mnist-token", "mnist-state"}
+        accounts = {obj["metadata"]["name"] for obj in stage.server.objects(SERVICE_ACCOUNTS)}
+        assert accounts == {"mnist-master", "mnist-agent"}
         assert stage.server.objects(SERVICES)[0]["spec"]["selector"]["elastic.iml.github.io/term"] == "1"
         owners = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in stage.pods().values()}
         assert owners == {stage.job()["metadata"]["uid"]}
@@ -80,6 +82,33 @@ async def test_a_scale_plan_waits_for_its_job_and_is_carried_out_when_it_comes()
         await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role()})
         await stage.until(lambda: stage.condition("Completed", stage.plan("grow"))[0] == "True", "completed")
         assert len(stage.running()) == 2
+
+
+async def test_a_plan_that_names_no_job_is_told_so_and_is_carried_out_once_it_names_one() -> None:
+    async with a_stage() as stage:
+        plan = {"replicaResourceSpecs": {"worker": {"replicas": 2}}}
+        await stage.apply(SCALE_PLANS, "before", plan)  # while no operator runs
+        async with stage.operator() as operator:
+            await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role()})
+            await stage.apply(SCALE_PLANS, "grow", plan)
+            await stage.apply(JOB_RESOURCES, "odd", {"worker": {"replicas": 2}})  # as an older definition let it pass
+            for name in ("before", "grow"):
+                await stage.until(lambda name=name: _accepted(stage, name) == ("False", "NoJobNamed"), name)
+            await stage.until(lambda: _accepted(stage, "odd") == ("False", "InvalidPlan"), "odd")
+            message = stage.message("Accepted", stage.plan("grow"))
+            assert "neither `spec.ownerJob` nor the label `elasticjob-name`" in message
+            assert "say `spec.ownerJob`" in message
+            assert "spec.selector: it is missing" in stage.message("Accepted", stage.plan("odd"))
+            await _quiet(stage, operator)
+            assert not stage.running()
+            await stage.apply(SCALE_PLANS, "grow", {"ownerJob": "mnist", **plan})
+            await stage.until(lambda: stage.condition("Completed", stage.plan("grow"))[0] == "True", "completed")
+            assert len(stage.running()) == 2
+            assert _accepted(stage, "before") == ("False", "NoJobNamed")
+
+
+def _accepted(stage: Stage, plan: str) -> tuple[str, str]:
+    return stage.condition("Accepted", stage.plan(plan))
 
 
 async def test_the_seeds_job_resource_replaces_first_and_removes_after() -> None:
@@ -247,7 +276,9 @@ async def test_a_binding_that_is_refused_is_tried_again_ever_later_though_all_be
         for _ in range(3):
             waits += holding.retries(uid)
             now += waits[-1]
-            await operator.reconciler.reconcile(Key("default", "mnist"))  # type: ignore[attr-defined]
+            while not all(holding.retries(uid)):  # a look at an outdated cache tries nothing
+                await operator.reconciler.reconcile(Key("default", "mnist"))  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
         assert waits[0] < waits[1] < waits[2]
 
 
@@ -361,6 +392,107 @@ async def test_a_pod_that_grew_in_place_shrinks_to_what_its_template_says() -> N
             )
 
 
+@pytest.mark.parametrize("fails", [Outdated("it has changed"), Unavailable("a reset")])
+async def test_a_resize_that_fails_once_reaches_every_pod_all_the_same(fails: Exception) -> None:
+    failures = [fails]
+
+    async def once(resize: Any, *what: Any) -> None:
+        if failures:
+            raise failures.pop()
+        await resize(*what)
+
+    async with a_stage() as stage, stage.operator(resize_pod=once):
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=3, resource={"memory": "1Gi"})})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.apply(SCALE_PLANS, "more", _sized("2Gi"))
+        await stage.until(lambda: _memory(stage) == ["2048Mi"] * 3, "all have it")
+        await stage.until(lambda: stage.condition("Completed", stage.plan("more"))[0] == "True", "and it is said")
+        assert not failures
+
+
+async def test_pods_are_resized_several_at_a_time() -> None:
+    at_once, most = 0, 0
+    together = asyncio.Event()
+
+    async def slow(resize: Any, *what: Any) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        if at_once == 3:
+            together.set()
+        await together.wait()
+        await resize(*what)
+        at_once -= 1
+
+    async with a_stage() as stage, stage.operator(resize_pod=slow):
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=3, resource={"memory": "1Gi"})})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.apply(SCALE_PLANS, "more", _sized("2Gi"))
+        await stage.until(lambda: _memory(stage) == ["2048Mi"] * 3, "all have it")
+        assert most == 3
+
+
+async def test_a_resize_that_a_quota_refuses_is_tried_again_and_no_plan_is_done_before_it_is() -> None:
+    is_full = True
+
+    async def refuses(resize: Any, namespace: str, name: str, *what: Any) -> None:
+        if is_full and name != "mnist-worker-1":
+            raise Denied("QuotaExceeded", "exceeded quota: small")
+        await resize(namespace, name, *what)
+
+    now = datetime.now(UTC)
+    clock = lambda: now  # noqa: E731
+    async with a_stage() as stage, stage.operator(resize_pod=refuses, clock=clock) as operator:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=3, resource={"memory": "1Gi"})})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.apply(SCALE_PLANS, "more", _sized("2Gi"))
+        refused = ("False", "ResizeRefused")
+        await stage.until(lambda: stage.condition("Completed", stage.plan("more")) == refused, "it is said")
+        said = stage.message("Completed", stage.plan("more"))
+        assert said.startswith("mnist-worker-0, and 1 more keeps what it has: exceeded quota: small; ")
+        assert "`migratePods`" in said
+        assert "finishTime" not in stage.plan("more")["status"]
+        assert stage.condition("Degraded")[0] == "False"
+        assert _memory(stage) == ["1024Mi", "2048Mi", "1024Mi"]
+        is_full = False
+        operator.wake_all()
+        await _quiet(stage, operator)
+        assert _memory(stage) == ["1024Mi", "2048Mi", "1024Mi"]  # not before its time, however often it is woken
+        now += timedelta(seconds=3)
+        operator.wake_all()
+        await stage.until(lambda: _memory(stage) == ["2048Mi"] * 3, "all have it")
+        await stage.until(lambda: stage.condition("Completed", stage.plan("more"))[0] == "True", "and it is said")
+        assert "finishTime" in stage.plan("more")["status"]
+
+
+async def test_another_ask_than_the_one_that_was_refused_is_tried_at_once() -> None:
+    async def refuses(resize: Any, *what: Any) -> None:
+        if what[-1]["requests"]["memory"] == "4096Mi":
+            raise Denied("QuotaExceeded", "exceeded quota: small")
+        await resize(*what)
+
+    now = datetime.now(UTC)
+    async with a_stage() as stage, stage.operator(resize_pod=refuses, clock=lambda: now):
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1, resource={"memory": "1Gi"})})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "ready")
+        await stage.apply(SCALE_PLANS, "more", _sized("4Gi"))
+        refused = ("False", "ResizeRefused")
+        await stage.until(lambda: stage.condition("Completed", stage.plan("more")) == refused, "it is said")
+        await stage.apply(SCALE_PLANS, "more", _sized("2Gi"))
+        await stage.until(lambda: stage.condition("Completed", stage.plan("more"))[0] == "True", "it is done")
+        assert _memory(stage) == ["2048Mi"]
+
+
+def _sized(memory: str) -> dict[str, Any]:
+    return {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"resource": {"memory": memory}}}}
+
+
+def _memory(stage: Stage) -> list[str]:
+    """What the workers have, by their names."""
+    pods = stage.pods()
+    return [pods[name]["spec"]["containers"][0]["resources"]["requests"]["memory"] for name in stage.running()]
+
+
 async def test_a_resize_that_is_refused_is_said_once_and_the_pod_stays() -> None:
     tries = 0
 
@@ -380,3 +512,20 @@ async def test_a_resize_that_is_refused_is_said_once_and_the_pod_stays() -> None
             await asyncio.sleep(0.05)
         assert tries == 1
         assert stage.running() == ["mnist-worker-0"]
+
+
+async def test_who_leads_again_counts_no_time_in_which_nobody_did() -> None:
+    now = datetime.now(UTC)
+    pending = SETTINGS.times.pending
+    async with a_stage() as stage, stage.operator(clock=lambda: now) as operator:
+        stage.runs = False
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: "neededSince" in stage.job().get("status", {}).get("master", {}), "it is waited for")
+        reconciler, key = operator.reconciler, Key("default", "mnist")  # type: ignore[attr-defined]
+        now += 2 * pending
+        reconciler.begin()
+        await reconciler.reconcile(key)
+        assert stage.condition("Succeeded")[0] == "Unknown"
+        now += pending
+        await reconciler.reconcile(key)
+        assert stage.condition("Succeeded") == ("False", "MasterFailed")

@@ -2,6 +2,8 @@
 
 import itertools
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,13 +22,19 @@ from tests.operator.builders import (
 )
 from tests.operator.world import World
 
-from shoal.api.elasticjob import JobCondition, Role
+from shoal.api.elasticjob import ElasticJobStatus, JobCondition, Role
 from shoal.api.quantities import cores
+from shoal.api.reasons import Reason
 from shoal.api.resources import Resource
-from shoal.core.pods import Trouble
-from shoal.operator.memory import MemberState
+from shoal.core.nodes import Role as NodeRole
+from shoal.core.pods import PodPhase, Trouble
+from shoal.operator.allowances import Allowance
+from shoal.operator.memory import Accepted, MemberState
+from shoal.operator.plan import plan_job
 from shoal.operator.snapshot import JobSeen, JobStatus, PlanKind, PlanSeen, RoleAsk, Training
 from shoal.operator.writing import write_job, write_plan
+from shoal.platforms.kubernetes.scaler import given_by, pinned_by
+from shoal.scheduler.actuation import Standing
 
 RUNS = Training(phase="running")
 W = Role.WORKER
@@ -136,7 +144,7 @@ def test_a_job_that_is_not_ours_to_run_is_left_alone(deleting: bool) -> None:
 def test_a_spec_that_cannot_be_read_is_said_and_nothing_is_made() -> None:
     job = JobSeen(key=KEY, uid="u", generation=4, created_at=NOW, spec=None, invalid="spec.worker.template: required")
     plan = a_plan_for(job)
-    assert plan.status.conditions["Degraded"].message == "spec.worker.template: required"
+    assert plan.status.conditions["Degraded"].message.startswith("spec.worker.template: required; ")
     assert plan.status.observed_generation == 4
     assert not (plan.create)
     assert not (plan.ensure)
@@ -292,6 +300,67 @@ def test_count_and_resource_are_two_asks() -> None:
     assert requests == {"cpu": "2", "memory": "512Mi"}
 
 
+def test_the_status_says_which_resources_are_pinned_also_where_an_older_operator_stamped_the_ask() -> None:
+    world = a_world(1)
+    given = {W: Resource(cpu=2.0, memory=512)}
+    world.put(a_plan("sized", roles={W: RoleAsk(resource=given[W]), Role.CHIEF: RoleAsk(replicas=0)}))
+    world.settle()
+
+    def stamp() -> Accepted:
+        return next(each for each in world.job.memory.accepted if each.ask == "ScalePlan/sized")
+
+    first = stamp()
+    assert (first.resources, first.counts) == (given, {Role.CHIEF: 0})
+    written = write_job(world.job, world.job.status)["acceptedAt"]
+    assert next(each["resources"] for each in written if each["ask"] == "ScalePlan/sized") == [
+        {"role": "worker", "resource": {"cpu": "2", "memory": "512Mi"}}
+    ]
+    older = tuple(replace(each, resources={}) for each in world.job.memory.accepted)
+    status = replace(world.job.status, memory=replace(world.job.memory, accepted=older))
+    world.job = replace(world.job, status=status)
+    world.settle()
+    assert stamp() == first, "it is as old as it was"
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "gets"),
+    [("single-job", 1024, 2048), ("single-job", 4096, 4096), ("manual", 1024, 1024), ("manual", None, 2048)],
+)
+def test_more_memory_than_a_plan_gives_is_the_masters_word_where_it_sizes_the_job(
+    mode: str, given: int | None, gets: int
+) -> None:
+    world = a_world(1, optimizeMode=mode)
+    world.can_resize = True
+    world.put(an_auto_plan(roles={W: RoleAsk(replicas=1, resource=Resource(cpu=4.0, memory=2048))}))
+    world.put(a_plan("sized", roles={W: RoleAsk(resource=Resource(cpu=2.0, memory=given))}))
+    world.settle()
+    has = world.pods[f"{KEY.name}-worker-0"].resource
+    assert (has.cpu, has.memory) == (2.0, gets)
+    told = world.plans["ScalePlan/sized"].status.conditions["Admitted"].message
+    why = "each worker gets 2048Mi of memory: one ran out of what was given"
+    assert told == (why if given is not None and gets > given else "")
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("kinds", [(PlanKind.SCALE_PLAN, PlanKind.SCALE_PLAN), tuple(PlanKind), tuple(PlanKind)[::-1]])
+def test_of_plans_that_are_first_seen_in_one_look_the_master_counts_the_one_that_the_operator_follows(
+    names: tuple[str, str], kinds: tuple[PlanKind, PlanKind]
+) -> None:
+    world = a_world(1)
+    for name, kind, cpu in zip(names, kinds, (2.0, 3.0), strict=True):
+        ask = RoleAsk(replicas=int(cpu), resource=Resource(cpu=cpu))
+        world.put(a_plan(name, kind=kind, roles={W: ask}))
+    world.settle()
+    status = msgspec.convert(write_job(world.job, world.job.status), ElasticJobStatus)
+    stamps = status.accepted_at or []
+    assert len({each.at for each in stamps}) == len(stamps)
+    followed = world.pods[f"{KEY.name}-worker-1"].resource.cpu
+    assert given_by(stamps)[NodeRole.WORKER].resource.cpu == followed
+    who = next(plan for plan in world.plans.values() if plan.roles[W].resource.cpu == followed)
+    assert pinned_by(stamps) == {NodeRole.WORKER: who.title}
+    assert len(world.live(W)) == followed
+
+
 # Shrinking -----------------------------------------------------------------------------------------------------------
 
 
@@ -364,8 +433,8 @@ def test_a_failed_member_waits_for_the_masters_word() -> None:
     assert world.names(W) == ["mnist-worker-0", "mnist-worker-2", "mnist-worker-3"]
     new = next(member for member in world.job.memory.members if member.id == 3)
     assert (new.rank, new.resource.memory, new.replaces) == (1, 4096, "mnist-worker-1")
-    terms = manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert terms["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["bad"]
+    (wish,) = manifest["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert wish["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}]
 
 
 def test_the_masters_order_is_carried_out_once() -> None:
@@ -425,6 +494,23 @@ def test_alone_the_operator_stops_after_the_allowed_restarts() -> None:
         world.passes(3600)
         world.settle()
     assert [name for name in world.born if "worker" in name] == ["mnist-worker-0", "mnist-worker-1"]
+
+
+@pytest.mark.parametrize(("limits", "got"), [({}, 2048), ({"memory": "1200Mi"}, 1200), ({"memory": "1Gi"}, None)])
+def test_alone_the_operator_gives_more_memory_to_one_that_ran_out_of_it(
+    limits: dict[str, str], got: int | None
+) -> None:
+    evaluator = a_role(replicas=1, resource={"memory": "1Gi"})
+    world = World(a_job(evaluator=evaluator, resourceLimits=limits or None))
+    world.settle()
+    world.end("mnist-evaluator-0", 137, oom_killed=True)
+    plan = world.step()
+    (member,) = world.job.memory.of(Role.EVALUATOR)
+    assert member.name == "mnist-evaluator-1"
+    assert member.resource.memory == got
+    (made,) = plan.create
+    assert made["spec"]["containers"][0]["resources"]["requests"]["memory"] == f"{got or 1024}Mi"
+    assert (f"gets {got} MiB" in (plan.status.decision or "")) is (got is not None)
 
 
 def test_an_order_for_a_taken_name_is_refused_on_the_auto_plan() -> None:
@@ -526,6 +612,32 @@ def test_a_move_is_not_paid_for_with_the_seat_of_a_member_that_is_not_there_yet(
     assert world.plans["ScalePlan/p"].status.conditions["Completed"].status == "True"
 
 
+@pytest.mark.parametrize("master", ["silent", "answers"])
+def test_a_move_goes_on_when_more_are_asked_for_while_the_old_member_drains(master: str) -> None:
+    """As many would be granted as there are, the old member among them: it goes first, then somebody else comes."""
+    world = a_world(2, answers=True)
+    world.put(a_plan("m", migrate=(a_move(W, 1, memory=2048),)))
+    world.step()
+    world.run_all()
+    world.step()
+    assert world.job.memory.grant.victims == ("mnist-worker-1",)
+    if master == "silent":
+        world.end("mnist-master-1")
+    world.put(a_plan("p", worker=3))
+    world.step()
+    assert world.job.memory.grant.counts == {W: 2}, "it grows when the old member is gone"
+    assert world.job.memory.grant.drain_by is not None, "nobody is asked to go"
+    assert len(world.names(W)) <= 3
+    world.settle()
+    world.passes(world.settings.times.drain.total_seconds())
+    world.settle()
+    assert world.names(W) == ["mnist-worker-0", "mnist-worker-2", "mnist-worker-3"]
+    assert sorted(member.rank for member in world.job.memory.of(W)) == [0, 1, 2]
+    for name in ("m", "p"):
+        assert world.plans[f"ScalePlan/{name}"].status.conditions["Completed"].status == "True"
+    assert world.job.memory.grant.drain_by is None
+
+
 def test_a_move_is_not_paid_for_with_the_seat_of_a_member_that_has_failed() -> None:
     world = a_world(2)
     world.put(a_plan("m", migrate=(a_move(W, 1, memory=2048),)))
@@ -565,7 +677,8 @@ def test_a_replacement_that_does_not_run_in_time_is_given_up_and_the_old_one_sta
     assert world.names(W) == ["mnist-worker-0", "mnist-worker-1"]
     assert world.job.memory.grant.counts == {W: 2}
     said = world.plans["ScalePlan/m"].status.conditions["Completed"]
-    assert (said.reason, said.message) == ("MigrationFailed", "mnist-worker-0: mnist-worker-2 did not run within 900 s")
+    assert said.reason == "MigrationFailed"
+    assert said.message.startswith("mnist-worker-0: mnist-worker-2 did not run within 900 s; ")
 
 
 @pytest.mark.parametrize("how", ["deleted", "taken-back", "changed"])
@@ -723,7 +836,7 @@ def test_a_master_that_was_ready_is_followed_at_once() -> None:
     world.end("mnist-master-1", 137)
     world.step()
     assert "mnist-master-2" in world.pods
-    assert world.job.memory.master.term == 2
+    assert (world.job.memory.master.term, world.job.memory.master.failures) == (2, 0)
 
 
 def test_a_master_that_never_gets_ready_is_followed_ever_later() -> None:
@@ -745,6 +858,141 @@ def test_a_master_that_never_gets_ready_is_followed_ever_later() -> None:
     assert sum("master" in name for name in world.pods) <= 3
 
 
+def end_masters(world: World, many: int, **how: Any) -> None:
+    """So many masters in a row end as soon as they are there."""
+    for _ in range(many):
+        name = f"mnist-master-{world.job.memory.master.term}"
+        world.pods[name] = replace(world.pods[name], ready=False, **how)
+        world.passes(120)
+        world.step()
+        world.vanish()
+
+
+def test_a_job_whose_masters_fail_before_they_are_ready_fails_with_the_last_cause() -> None:
+    world = World(a_job(worker=a_role(replicas=1)))
+    world.settle(runs=False)
+    failed = {"phase": PodPhase.FAILED, "exit_code": 2}
+    end_masters(world, SETTINGS.master_restarts - 1, **failed)
+    assert condition(world, "Succeeded")[0] == "Unknown"
+    assert world.job.memory.master.term == SETTINGS.master_restarts
+    end_masters(world, 1, **failed, reason="cannot read /secrets")
+    assert condition(world, "Succeeded") == ("False", "MasterFailed")
+    said = message(world, "Succeeded")
+    assert "10 masters in a row" in said
+    assert "mnist-master-10: exit code 2, cannot read /secrets" in said
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"phase": PodPhase.FAILED, "reason": "Evicted: The node was low on memory"}, id="evicted"),
+        pytest.param({"phase": PodPhase.FAILED, "exit_code": 143}, id="drained"),
+        pytest.param({"phase": PodPhase.FAILED, "exit_code": 137, "reason": "Error"}, id="frozen"),
+        pytest.param({"deleting": True}, id="deleted"),
+    ],
+)
+def test_masters_that_somebody_ends_never_fail_a_job_and_follow_each_other_ever_later(how: dict[str, Any]) -> None:
+    world = World(a_job(worker=a_role(replicas=1)))
+    world.settle(runs=False)
+    end_masters(world, 3 * SETTINGS.master_restarts, **how)
+    assert condition(world, "Succeeded")[0] == "Unknown"
+    assert world.job.memory.master.failures == 0
+    begun = world.job.memory.master.since
+    assert begun is not None
+    name = f"mnist-master-{world.job.memory.master.term}"
+    world.pods[name] = replace(world.pods[name], **how)
+    assert world.step().recheck_at == begun + SETTINGS.times.master_backoff_most
+
+
+@pytest.mark.parametrize("reason", ["ImagePullFailed", None])
+def test_a_job_whose_master_does_not_get_ready_fails_after_a_while_and_says_why(reason: str | None) -> None:
+    world = World(a_job(worker=a_role(replicas=1)))
+    world.settle(runs=False)
+    if reason is not None:
+        trouble = Trouble(reason=reason, message="the image nope:1 cannot be had")
+        world.pods["mnist-master-1"] = replace(world.pods["mnist-master-1"], trouble=trouble)
+    pending = SETTINGS.times.pending.total_seconds()
+    world.passes(pending - 1)
+    plan = world.step()
+    assert condition(world, "Succeeded")[0] == "Unknown"
+    assert plan.recheck_at == world.now + timedelta(seconds=1)
+    world.passes(1)
+    world.step()
+    assert condition(world, "Succeeded") == ("False", "MasterFailed")
+    assert ("nope:1" if reason else "Pending") in message(world, "Succeeded")
+
+
+def test_a_job_whose_master_finds_no_room_waits_and_says_so() -> None:
+    world = World(a_job(worker=a_role(replicas=1)))
+    world.settle(runs=False)
+    no_room = Trouble(reason="Unschedulable", message="0/3 nodes are available")
+    world.pods["mnist-master-1"] = replace(world.pods["mnist-master-1"], trouble=no_room)
+    pending = SETTINGS.times.pending.total_seconds()
+    world.step()
+    world.passes(2 * pending)
+    world.step()
+    assert condition(world, "Succeeded")[0] == "Unknown"
+    assert condition(world, "Degraded") == ("True", "Unschedulable")
+    world.pods["mnist-master-1"] = replace(world.pods["mnist-master-1"], trouble=None)  # there is room now
+    assert world.step().recheck_at == world.now + SETTINGS.times.pending
+    world.passes(pending)
+    world.step()
+    assert condition(world, "Succeeded") == ("False", "MasterFailed")
+
+
+def test_time_without_a_master_pod_is_not_its_fault() -> None:
+    """The server refuses to make it, for longer than one is waited for; then it is made."""
+    world = World(a_job(worker=a_role(replicas=1)))
+    pending = SETTINGS.times.pending.total_seconds()
+    for _ in range(3):
+        plan = world.step(actions=1)  # what is decided is recorded, and nothing is made
+        assert plan.create
+        world.passes(pending)
+    world.settle(runs=False)
+    assert "mnist-master-1" in world.pods
+    assert condition(world, "Succeeded")[0] == "Unknown"
+    made = world.now
+    assert world.step().recheck_at == made + SETTINGS.times.pending
+
+
+def test_time_in_which_nobody_decided_is_not_the_masters_fault() -> None:
+    """The API server was down: nothing could become of its Pod."""
+    world = World(a_job(worker=a_role(replicas=1)))
+    world.settle(runs=False)
+    world.passes(2 * SETTINGS.times.pending.total_seconds())
+    back = replace(world.snapshot(), leads_since=world.now)
+    plan = plan_job(back, SETTINGS, now=world.now)
+    assert plan.status.conditions["Succeeded"].status == "Unknown"
+    assert plan.recheck_at == world.now + SETTINGS.times.pending
+    plan = plan_job(back, SETTINGS, now=world.now + SETTINGS.times.pending)
+    assert plan.status.conditions["Succeeded"].reason == "MasterFailed"
+
+
+def test_a_master_that_was_ready_once_may_take_its_time() -> None:
+    world = a_world(1, answers=True)
+    world.pods["mnist-master-1"] = replace(world.pods["mnist-master-1"], ready=False)
+    world.passes(2 * SETTINGS.times.pending.total_seconds())
+    world.step()
+    assert condition(world, "Succeeded")[0] == "Unknown"
+
+
+def test_a_job_that_waits_in_the_queue_does_not_lose_patience_with_its_master() -> None:
+    """Its time begins when the job may run: until then there may be no room for it."""
+    waits = Allowance(standing=Standing(), place=1)
+    job = a_job(worker=a_role(replicas=1))
+    told: dict[str, Any] = {"is_scheduled": True, "allowance": waits}
+    job = replace(job, status=a_plan_for(job, **told).status)
+    pod = a_pod(None, 1, PodPhase.PENDING)
+    late = SETTINGS.times.pending.total_seconds() + 1
+    job = replace(job, status=a_plan_for(job, pods=(pod,), seconds=late, **told).status)
+    told["allowance"] = Allowance(standing=Standing(target=1))
+    admitted = a_plan_for(job, pods=(pod,), seconds=late, **told)
+    assert admitted.status.memory.finish_time is None
+    job = replace(job, status=admitted.status)
+    ended = a_plan_for(job, pods=(pod,), seconds=2 * late, **told)
+    assert ended.status.conditions["Succeeded"].reason == "MasterFailed"
+
+
 # Troubles ------------------------------------------------------------------------------------------------------------
 
 
@@ -753,7 +1001,8 @@ def test_what_the_server_refused_stands_in_the_status() -> None:
     refused = Trouble(reason="QuotaExceeded", message='pods "x" is forbidden: exceeded quota: small')
     plan = a_plan_for(job, troubles=(refused,))
     degraded = plan.status.conditions["Degraded"]
-    assert (degraded.status, degraded.reason, degraded.message) == ("True", "QuotaExceeded", refused.message)
+    assert (degraded.status, degraded.reason) == ("True", "QuotaExceeded")
+    assert degraded.message == f"{refused.message}; {Reason.QUOTA_EXCEEDED.hint}"
     assert [notice.reason for notice in plan.notices if notice.warning] == ["QuotaExceeded"]
 
 
@@ -784,6 +1033,19 @@ def test_only_the_newest_master_answers_and_ends_the_job() -> None:
     world.job = replace(world.job, training=Training(phase="succeeded", term=2))
     world.step()
     assert world.job.memory.finish_time is not None
+
+
+def test_nobody_is_added_while_the_newest_master_ends_the_job_whatever_an_older_one_did() -> None:
+    world = a_world(2, answers=True)
+    world.end("mnist-master-1", 1)
+    world.passes(5)
+    world.settle()
+    assert world.job.memory.master.term == 2
+    for term, count in ((2, 2), (1, 3)):
+        world.job = replace(world.job, training=Training(phase="stopping", term=term))
+        rescale(world, 3)
+        world.step()
+        assert len(world.names(W)) == count, f"the master of term {term} is ending it"
 
 
 def test_members_that_were_never_made_are_not_made_when_fewer_are_wanted_by_then() -> None:
@@ -947,9 +1209,9 @@ def test_a_member_with_more_memory_after_an_oom_gets_what_a_later_plan_gives_its
 
 def test_a_member_that_is_moved_to_less_memory_than_its_role_has_gets_that() -> None:
     world = a_world(2)
+    world.can_resize = True
     world.put(a_plan("role", roles={W: RoleAsk(resource=Resource(memory=4096))}))
     world.settle()
-    world.can_resize = True
     world.put(a_plan("one", migrate=(a_move(W, 1, memory=1024),)))
     world.settle()
     assert {pod.id: pod.resource.memory for pod in world.live(W)} == {0: 4096, 2: 1024}
@@ -1087,12 +1349,39 @@ def test_running_members_get_a_roles_new_resource_in_place_where_the_server_can(
     world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=4096))}))
     plan = world.step()
     assert [each.pod.name for each in plan.resize] == ["mnist-worker-0", "mnist-worker-1"]
+    status = plan.plan_statuses["ScalePlan/more"]
+    assert (status.conditions["Completed"].reason, status.finished_at) == ("InProgress", None)
+    assert status.conditions["Completed"].message == "it waits until 2 running members have what they are given"
     assert plan.resize[0].resources["requests"] == {"memory": "4096Mi"}
     assert not plan.delete
     world.settle()
     assert {(pod.resource.cpu, pod.resource.memory) for pod in world.live(W)} == {(1.0, 4096)}
     assert world.plans["ScalePlan/more"].status.conditions["Admitted"].message == ""
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("True", "Completed")
     assert not world.step().resize
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        ({"resize_waits": "Infeasible: Node didn't have enough capacity: memory"}, "ResizeRefused"),
+        ({"resize_waits": "Deferred: Node didn't have enough resource: memory"}, "InProgress"),
+        ({"is_resizing": True}, "InProgress"),
+    ],
+)
+def test_a_plan_is_not_done_before_the_hosts_have_given_what_it_gives(seen: dict[str, Any], reason: str) -> None:
+    world = World(a_job(worker=a_role(replicas=2, resource={"memory": "1Gi"})))
+    world.can_resize = True
+    world.settle()
+    world.put(a_plan("more", roles={W: RoleAsk(resource=Resource(memory=4096))}))
+    world.step()
+    world.pods = {name: replace(pod, **(seen if pod.role is W else {})) for name, pod in world.pods.items()}
+    world.settle()
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("False", reason)
+    assert world.plans["ScalePlan/more"].status.finished_at is None
+    world.pods = {name: replace(pod, resize_waits="", is_resizing=False) for name, pod in world.pods.items()}
+    world.settle()
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("True", "Completed")
 
 
 def test_what_a_host_cannot_give_in_place_is_said_with_its_reason() -> None:
@@ -1110,15 +1399,21 @@ def test_what_a_host_cannot_give_in_place_is_said_with_its_reason() -> None:
     assert said.endswith("enough capacity: memory")
 
 
-def test_where_the_server_cannot_only_new_members_get_it_and_the_plan_says_so() -> None:
+def test_where_the_server_cannot_members_are_replaced_the_new_ones_first() -> None:
     world = World(a_job(worker=a_role(replicas=2, max=3, resource={"memory": "1Gi"})))
     world.settle()
+    before = len(world.log)
     world.put(a_plan("more", worker=3, roles={W: RoleAsk(replicas=3, resource=Resource(memory=4096))}))
     world.settle()
-    assert sorted(pod.resource.memory for pod in world.live(W)) == [1024, 1024, 4096]
-    said = world.plans["ScalePlan/more"].status.conditions["Admitted"].message
-    assert "2 running members keep what they have" in said
-    assert "cannot resize" in said
+    assert [pod.resource.memory for pod in world.live(W)] == [4096] * 3
+    done = [line for line in world.log[before:] if "worker" in line]
+    gone = [line for line in done if line.startswith("delete")]
+    assert gone == ["delete mnist-worker-0", "delete mnist-worker-1"]
+    assert sum(line.startswith("run") for line in done[: done.index(gone[0])]) >= 1
+    assert condition_of(world, "ScalePlan/more", "Completed") == ("True", "Completed")
+    settled = len(world.log)
+    world.settle()
+    assert len(world.log) == settled
 
 
 @pytest.mark.parametrize("kind", list(PlanKind))
@@ -1138,7 +1433,7 @@ def test_another_number_of_devices_comes_with_replacements_the_new_ones_first(ki
     assert (status.conditions["Completed"].status, status.conditions["Admitted"].message) == ("True", "")
     world.put(replace(plan, generation=2, roles={W: RoleAsk(resource=Resource(gpu_num=2, cpu=1.0))}))
     world.settle()
-    assert [pod.id for pod in world.live(W)] == [2, 3]
+    assert [pod.id for pod in world.live(W)] == ([2, 3] if can_resize else [4, 5])
 
 
 def test_a_replacement_with_other_devices_that_fails_is_not_tried_for_ever() -> None:

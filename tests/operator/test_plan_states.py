@@ -199,6 +199,7 @@ class Job(RuleBasedStateMachine):
         world = self.world
         for _ in range(14):
             world.settle()
+            self.servers_are_released()
             world.passes(130)
         world.settle()
         memory = world.job.memory
@@ -221,6 +222,24 @@ class Job(RuleBasedStateMachine):
         assert not plan.delete
         assert not plan.resize
 
+    def servers_are_released(self) -> None:
+        """The last word of the master, if there was one: no version names the servers that are too many."""
+        live = sorted(self.world.names(Role.PS))
+        beyond = live[self.world.job.memory.grant.counts.get(Role.PS, 0) :]
+        auto = next((plan for plan in self.world.plans.values() if plan.auto), an_auto_plan())
+        if beyond and self.world.job.training is not None:
+            self.world.put(replace(auto, remove=(*auto.remove, *beyond)))
+
 
 TestJob = Job.TestCase
 TestJob.settings = settings(max_examples=60, stateful_step_count=25, deadline=timedelta(seconds=20))
+
+
+def test_who_was_replaced_goes_although_another_one_that_ended_waits_for_the_masters_word() -> None:
+    story = Job()
+    story.begin(count=3, answers=True, resizes=False)
+    story.comes_to_rest()
+    story.scale(count=9)
+    story.plan(name="a", count=None, servers=0, number=0, memory=None)
+    story.pod_is_deleted(which=3)  # a worker's, which is not the one that is moved
+    story.comes_to_rest()

@@ -82,10 +82,17 @@ def test_pods_that_the_master_makes_are_counted_in_whatever_order_they_are_seen(
 
 
 def test_roles_that_no_master_manages_are_still_the_operators() -> None:
-    world = Making(1, parameterServer=a_role(replicas=2))
+    world = Making(1, evaluator=a_role(replicas=1))
     world.settle()
-    assert world.names(Role.PS) == ["mnist-ps-0", "mnist-ps-1"]
+    assert world.names(Role.EVALUATOR) == ["mnist-evaluator-0"]
     assert world.names(W) == []
+
+
+def test_in_a_job_with_parameter_servers_the_master_makes_all_pods() -> None:
+    world = Making(1, parameterServer=a_role(replicas=2), evaluator=a_role(replicas=1))
+    world.settle()
+    assert world.born == ["mnist-master-1"]
+    assert world.job.memory.grant.counts == {W: 1, Role.PS: 2, Role.EVALUATOR: 1}
 
 
 def test_a_failed_member_is_replaced_by_nobody_but_the_master() -> None:

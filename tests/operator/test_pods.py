@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobDefaults
 from shoal.api.quantities import format_cores, format_mebibytes, parse_quantity
 from shoal.api.resources import Resource, of_list
+from shoal.cli import agent
 from shoal.operator.asks import needs_of
 from shoal.operator.memory import Member
 from shoal.operator.objects import fixed_objects
 from shoal.operator.pods import master_pod, member_pod, resized
+from shoal.operator.settings import JobTimes
 
 MEMBER = Member(name="mnist-worker-3", role=Role.WORKER, id=3, rank=1)
 
@@ -58,7 +61,7 @@ def test_the_agent_stands_before_the_users_command(command: list, args: list | N
 
 def test_the_template_is_kept_and_not_changed() -> None:
     template = {
-        "metadata": {"annotations": {"sidecar.istio.io/inject": "false"}, "labels": {"team": "a"}},
+        "metadata": {"annotations": {"scheduling.k8s.io/group-name": "gang"}, "labels": {"team": "a"}},
         "spec": {
             "containers": [
                 {**TEMPLATE["spec"]["containers"][0], "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
@@ -66,6 +69,7 @@ def test_the_template_is_kept_and_not_changed() -> None:
             ],
             "volumes": [{"name": "data", "emptyDir": {}}],
             "schedulerName": "volcano",
+            "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
             "securityContext": {"runAsUser": 7},
             "automountServiceAccountToken": True,
         },
@@ -73,9 +77,10 @@ def test_the_template_is_kept_and_not_changed() -> None:
     before = copy.deepcopy(template)
     pod = a_member_pod(template)
     assert template == before
-    assert pod["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
+    assert pod["metadata"]["annotations"] == {"scheduling.k8s.io/group-name": "gang"}
     assert pod["metadata"]["labels"]["team"] == "a"
     assert pod["spec"]["schedulerName"] == "volcano"
+    assert pod["spec"]["schedulingGates"] == [{"name": "kueue.x-k8s.io/admission"}]
     assert pod["spec"]["securityContext"] == {"runAsUser": 7}
     assert pod["spec"]["automountServiceAccountToken"] is True
     assert pod["spec"]["containers"][1] == {"name": "side", "image": "side"}
@@ -110,6 +115,21 @@ def test_the_agent_is_told_who_it_is_and_where_its_master_is() -> None:
     assert said["SHOAL_AGENT_ADDRESS"] == {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
+def test_a_job_with_parameter_servers_has_a_directory_of_its_own_in_its_checkpoint_path() -> None:
+    """Two jobs may have one path, and so may a job and the one of the same name before it."""
+    words = {"checkpoint": {"path": "/ckpt/"}, "parameterServer": {"template": TEMPLATE}}
+    job, told = a_job(**words), {}
+    assert job.spec is not None
+    for uid in ("0f5f8a3c-1111", "9b2c77d0-2222"):
+        spec = replace(job.spec, uid=uid)
+        for role in (Role.PS, Role.WORKER):
+            member = Member(name=f"mnist-{role}-0", role=role, id=0, rank=0)
+            said = env(member_pod(job, spec, spec.roles[role], member, Resource(), SETTINGS))
+            assert said["SHOAL_CHECKPOINT_DIR"] == said["SHOAL_AGENT_CHECKPOINT_DIR"]
+            told[uid, role] = said["SHOAL_CHECKPOINT_DIR"]
+    assert list(told.values()) == ["/ckpt/mnist.0f5f8a3c"] * 2 + ["/ckpt/mnist.9b2c77d0"] * 2
+
+
 def test_no_token_stands_in_a_pod() -> None:
     job = a_job()
     tokens = fixed_objects(job, 1, SETTINGS)[0]["data"].values()
@@ -118,15 +138,94 @@ def test_no_token_stands_in_a_pod() -> None:
 
 
 def test_a_master_is_told_which_job_it_is_of_and_what_the_operator_assumes_of_jobs() -> None:
-    job, settings = a_job(), replace(SETTINGS, defaults=JobDefaults(max_members=32))
+    job, settings = a_job(), replace(SETTINGS, defaults=JobDefaults(max_members=32), autoscale_seconds=8)
     (container,) = master_pod(job, 3, settings)["spec"]["containers"]
     said = {each["name"]: each.get("value") for each in container["env"]}
     assert (said["SHOAL_JOB_UID"], said["SHOAL_TERM"], said["SHOAL_MAX_MEMBERS"]) == (job.uid, "3", "32")
+    assert said["SHOAL_AUTOSCALE_EVERY"] == "8"
+
+
+@pytest.mark.parametrize(("frozen", "period", "patience"), [(60, 10, 5), (6, 1, 1), (1, 1, 1)])
+def test_a_master_that_answers_nobody_any_more_is_ended_by_its_host(frozen: int, period: int, patience: int) -> None:
+    settings = replace(SETTINGS, master_frozen=timedelta(seconds=frozen))
+    pod = master_pod(a_job(), 1, settings)["spec"]
+    probe = pod["containers"][0]["livenessProbe"]
+    assert probe["httpGet"] == {"path": "/healthz", "port": 7077, "scheme": "HTTPS"}
+    assert (probe["periodSeconds"], probe["timeoutSeconds"], probe["failureThreshold"]) == (period, patience, 6)
+    assert pod["restartPolicy"] == "Never"  # the next one has another term
+
+
+def test_a_master_that_was_never_ready_is_judged_by_the_operator_and_not_by_its_host() -> None:
+    """Ended from outside it would count as nobody's fault, and be followed by the next for ever."""
+    settings = replace(SETTINGS, times=JobTimes(pending=timedelta(seconds=30)))
+    probe = master_pod(a_job(), 1, settings)["spec"]["containers"][0]["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > settings.times.pending.total_seconds()
+
+
+def test_tensorflow_is_quiet_in_jobs_with_parameter_servers_unless_the_user_says_otherwise() -> None:
+    servers = {"distributionStrategy": "parameter_server", "ps": {"template": TEMPLATE}}
+    assert env(a_member_pod(**servers))["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    loud = with_container(env=[{"name": "TF_CPP_MIN_LOG_LEVEL", "value": "0"}])
+    said = a_member_pod(loud, **servers)["spec"]["containers"][0]["env"]
+    assert [each["value"] for each in said if each["name"] == "TF_CPP_MIN_LOG_LEVEL"] == ["0"]
+    assert "TF_CPP_MIN_LOG_LEVEL" not in env(a_member_pod())
+
+
+def test_a_template_switches_the_waiting_process_of_its_servers_on() -> None:
+    servers = {"template": with_container(env=[{"name": "SHOAL_AGENT_SPARE_AFTER", "value": "30"}])}
+    words = {"distributionStrategy": "parameter_server", "parameterServer": servers}
+    assert "SHOAL_AGENT_SPARE_AFTER" not in env(a_member_pod(**words)), "it is a worker"
+    said = env(a_member_pod(member=Member(name="mnist-ps-0", role=Role.PS, id=0, rank=0), **words))
+    texts = {name: value for name, value in said.items() if isinstance(value, str) and not name.endswith("_FILE")}
+    flags = ["--address", "10.0.0.1", "--fingerprint", "sha256:" + "0" * 64]
+    made = agent.settings([*flags, "train.py"], {**texts, "SHOAL_TOKEN": "t"})
+    assert made is not None
+    assert made.spare_after == 30.0
+
+
+def test_members_of_a_job_that_only_reads_tf_config_have_names_by_role_and_rank() -> None:
+    """Who takes another's place has its name."""
+    servers = {"parameterServer": {"template": TEMPLATE, "max": 2}, "tfConfig": True}
+    pod = a_member_pod(**servers)
+    assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("worker-1", "mnist-members")
+    said = env(pod)
+    assert said["SHOAL_AGENT_SEAT"] == "1"
+    names = [f"ps-{rank}.mnist-members.default.svc:2222" for rank in range(2)]
+    assert said["SHOAL_AGENT_TF_SERVERS"].split(",") == names
+    workers = said["SHOAL_AGENT_TF_WORKERS"].split(",")
+    assert workers[1] == "worker-1.mnist-members.default.svc:2222"
+    assert len(workers) == JobDefaults().max_members
+    others = env(a_member_pod(parameterServer={"template": TEMPLATE}))
+    assert not {"SHOAL_AGENT_TF_WORKERS", "SHOAL_AGENT_TF_SERVERS"} & others.keys()
+
+
+def test_only_a_job_that_only_reads_tf_config_has_a_service_for_the_names_of_its_members() -> None:
+    def services(**spec: Any) -> dict[str, Any]:
+        made = fixed_objects(a_job(parameterServer={"template": TEMPLATE}, **spec), 1, SETTINGS)
+        return {each["metadata"]["name"]: each["spec"] for each in made if each["kind"] == "Service"}
+
+    assert services().keys() == {"mnist-master"}
+    names = services(tfConfig=True)["mnist-members"]
+    assert (names["clusterIP"], names["selector"]) == ("None", {"elastic.iml.github.io/job-uid": "job-uid"})
+    assert "publishNotReadyAddresses" not in names  # one that is going would share its name with who comes
 
 
 def test_a_training_pod_mounts_only_the_agents_token() -> None:
     volume = next(each for each in a_member_pod()["spec"]["volumes"] if each["name"] == "shoal-token")
     assert [item["key"] for item in volume["secret"]["items"]] == ["agent", "fingerprint"]
+
+
+@pytest.mark.parametrize("key", ["serviceAccountName", "serviceAccount"])
+def test_a_training_pod_is_nobody_but_its_jobs_agent_unless_its_template_says_who(key: str) -> None:
+    pod = a_member_pod()["spec"]
+    accounts = [each for each in fixed_objects(a_job(), 1, SETTINGS) if each["kind"] == "ServiceAccount"]
+    (account,) = (each for each in accounts if each["metadata"]["name"] == pod["serviceAccountName"] == "mnist-agent")
+    assert account["automountServiceAccountToken"] is pod["automountServiceAccountToken"] is False
+    bindings = [each for each in fixed_objects(a_job(), 1, SETTINGS) if each["kind"] == "RoleBinding"]
+    assert "mnist-agent" not in str(bindings)
+    told = a_member_pod({"spec": {**TEMPLATE["spec"], key: "mine"}})["spec"]
+    assert {told.get("serviceAccountName"), told.get("serviceAccount")} == {"mine", None}
+    assert a_member_pod({"spec": {**TEMPLATE["spec"], key: None}})["spec"]["serviceAccountName"] == "mnist-agent"
 
 
 def test_shared_memory_is_memory_unless_the_user_mounts_it() -> None:
@@ -166,15 +265,22 @@ def test_resources(written: dict, resource: Resource, expected: dict) -> None:
     assert a_member_pod(template, resource=resource)["spec"]["containers"][0].get("resources", {}) == expected
 
 
-def test_hosts_are_avoided_in_every_alternative_of_the_users_affinity() -> None:
+def test_hosts_are_avoided_by_a_preference_beside_the_users_affinity() -> None:
+    """All of its pool may be such hosts: better there than nowhere."""
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]} for zone in "ab"]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    template = {"spec": {**TEMPLATE["spec"], "affinity": {"nodeAffinity": required}}}
-    pod = a_member_pod(template, member=replace(MEMBER, avoid_hosts=frozenset({"bad"})))
-    affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    for before, after in zip(terms, affinity["nodeSelectorTerms"], strict=True):
-        assert after["matchExpressions"] == before["matchExpressions"]
-        assert after["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}]
+    wish = {"weight": 7, "preference": terms[0]}
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
+        "preferredDuringSchedulingIgnoredDuringExecution": [wish],
+    }
+    template = {"spec": {**TEMPLATE["spec"], "affinity": {"nodeAffinity": affinity}}}
+    pod = a_member_pod(template, member=replace(MEMBER, avoid_hosts=frozenset({"bad", "worse"})))
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in ("bad", "worse")]
+    away = {"weight": 100, "preference": {"matchFields": fields}}
+    assert pod["spec"]["affinity"]["nodeAffinity"] == {
+        **affinity,
+        "preferredDuringSchedulingIgnoredDuringExecution": [wish, away],
+    }
 
 
 def test_an_evaluator_that_is_not_described_runs_the_workers_template() -> None:
@@ -321,3 +427,9 @@ def test_pods_of_jobs_come_after_services_unless_a_template_says_otherwise() -> 
     assert own.spec is not None
     made = member_pod(own, own.spec, own.spec.worker, MEMBER, Resource(), settings)
     assert made["spec"]["priorityClassName"] == "mine"
+
+
+def test_masters_log_as_the_operator_does() -> None:
+    quiet, machine = (master_pod(a_job(), 1, replace(SETTINGS, log_format=form)) for form in ("text", "json"))
+    assert "SHOAL_LOG_FORMAT" not in env(quiet)
+    assert env(machine)["SHOAL_LOG_FORMAT"] == "json"

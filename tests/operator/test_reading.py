@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.api.strategies import broken, job_resources, jobs, plans
-from tests.operator.builders import NOW, SETTINGS, TEMPLATE
+from tests.operator.builders import NOW, SETTINGS, TEMPLATE, a_plan
 from tests.operator.test_plan import a_world, rescale
 
 from shoal.api.elasticjob import ElasticJobStatus, Role
@@ -169,3 +169,10 @@ def test_a_template_that_an_older_definition_let_pass_is_said_too() -> None:
     assert decided.status.conditions["Degraded"].reason == "InvalidSpec"
     assert "template of worker" in decided.status.conditions["Degraded"].message
     assert not decided.create
+
+
+def test_a_plan_for_a_job_of_another_namespace_is_told_where_that_is() -> None:
+    plan = a_plan("more", worker=2)
+    said = judge_orphan(plan, Key("default", "mnist"), ["team"], now=NOW).conditions["Accepted"]
+    assert said.reason == "JobNotFound"
+    assert "there is one in team, but a plan is for jobs of its own namespace" in said.message

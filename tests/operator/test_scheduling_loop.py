@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.operator.builders import SETTINGS, a_role
-from tests.operator.stage import Stage, a_stage
+from tests.operator.stage import Broken, Stage, a_stage
 
 from shoal.cli.operator_scheduler import MIN_V, Scheduling, parse_yaml
 from shoal.core.hosts import Amounts, HostSeen, Placement
@@ -76,7 +76,9 @@ class Crowded(Stage):
         await self.client.apply(CONFIG_MAPS, body, manager="owner")
 
     @asynccontextmanager
-    async def scheduled(self, *, leads: bool = True) -> AsyncIterator[Scheduling]:
+    async def scheduled(
+        self, *, leads: bool = True, sees_hosts: bool = True, policies: Callable[[str], Policy] = policy
+    ) -> AsyncIterator[Scheduling]:
         """One operator with a scheduler, which leads for as long as the block lasts."""
         async with Client(self.server.access()) as client:
             recorder = Recorder(client, controller=MANAGER, instance="test")
@@ -89,8 +91,8 @@ class Crowded(Stage):
                 recorder=recorder,
                 home="default",
                 config_map="shoal-scheduler",
-                namespace=None,
-                sees_hosts=True,
+                namespace=None if sees_hosts else "default",
+                sees_hosts=sees_hosts,
             )
             queue: WorkQueue[Key] = WorkQueue()
             metrics = OperatorMetrics()
@@ -102,7 +104,7 @@ class Crowded(Stage):
                 return datetime.now(UTC)
 
             jobs = ElasticJobs(cluster, shape, SETTINGS, clock=now)
-            scheduling = Scheduling(room, elector, sources=(jobs,), wake=wake, metrics=metrics)
+            scheduling = Scheduling(room, elector, sources=(jobs,), wake=wake, metrics=metrics, policies=policies)
             operator = Operator(cluster, SETTINGS, metrics=metrics, clock=now, allowances=scheduling.scheduler)
 
             def happened(namespace: str, name: str, after: float) -> None:
@@ -149,6 +151,15 @@ async def test_a_job_is_trimmed_to_what_fits_and_grows_when_a_host_comes() -> No
         await stage.until(lambda: stage.condition("Admitted") == ("True", "Trimmed"), "it says so")
         await stage.host("b")
         await stage.until(lambda: len(stage.running()) == 4, "four workers fit")
+
+
+async def test_who_may_not_look_at_hosts_holds_jobs_against_quotas_only() -> None:
+    async with crowded("a") as stage, stage.scheduled(sees_hosts=False):
+        await stage.configure(QUICK.removesuffix("}") + ", quotas: {default: {cpu: 12100m}}}")
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(4)})
+        await stage.until(lambda: len(stage.running()) == 3, "what the quota allows runs, whatever the host has")
+        await stage.until(lambda: stage.condition("Admitted") == ("True", "Trimmed"), "it says so")
+        assert not [pod for pod in stage.pods().values() if pod["spec"].get("affinity")], "nobody knows a host's name"
 
 
 async def test_what_does_not_fit_waits_and_has_no_pods() -> None:
@@ -208,6 +219,30 @@ async def test_a_restart_with_bad_settings_goes_on_with_those_of_before() -> Non
             assert scheduling.settings() == SchedulerSettings(), "there is no ConfigMap any more"
 
 
+async def test_a_service_pod_that_fits_nowhere_is_told_so_once_and_moves_nobody() -> None:
+    async with crowded("a") as stage, stage.scheduled() as scheduling:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(1)})
+        await stage.until(lambda: len(stage.running()) == 1, "it runs")
+        stage.runs = False
+        container = {"name": "web", "image": "i", "resources": {"requests": {"cpu": "1000"}}}
+        body = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"containers": [container]}}
+        await stage.client.create(PODS, body)
+        waits = {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}}
+        await stage.client.patch(PODS, "web", Merge(waits), namespace="default", subresource="status")
+
+        def told() -> list[dict[str, Any]]:
+            return [each for each in stage.server.objects(EVENTS) if each["reason"] == "NoRoomMade"]
+
+        await stage.until(lambda: bool(told()), "it is told")
+        rounds = scheduling.scheduler.rounds
+        await stage.until(lambda: scheduling.scheduler.rounds > rounds + 3, "more rounds")
+        (event,) = told()
+        assert event["regarding"]["name"] == "web"
+        assert "1000 cores" in event["note"]
+        assert event.get("series") is None
+        assert stage.scheduling()["target"] == 1
+
+
 async def test_a_service_that_waits_gets_its_room_and_the_job_comes_back() -> None:
     async with crowded("a") as stage, stage.scheduled():
         await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(1)})
@@ -228,19 +263,28 @@ async def test_a_service_that_waits_gets_its_room_and_the_job_comes_back() -> No
         await stage.until(lambda: len(stage.running()) == 1, "it is back")
 
 
+async def test_a_policy_that_fails_is_said_by_the_job_which_keeps_what_it_has_until_the_policy_works_again() -> None:
+    broken = Broken(fails=False)
+    async with crowded("a") as stage, stage.scheduled(policies=lambda name: broken) as scheduling:
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": big_role(4)})
+        await stage.until(lambda: len(stage.running()) == 2, "two workers fit")
+        await stage.until(lambda: stage.condition("Degraded") == ("False", "AtTargetSize"), "nothing is wrong")
+        workers, target = stage.running(), stage.scheduling()["target"]
+        broken.fails = True
+        await stage.host("b")
+        failing = ("True", "SchedulerFailing")
+        await stage.until(lambda: stage.condition("Degraded") == failing, "it says so")
+        assert "the policy divides by zero" in stage.message("Degraded")
+        rounds = scheduling.scheduler.rounds
+        await stage.until(lambda: scheduling.scheduler.rounds > rounds + 3, "it is tried again")
+        assert (stage.running(), stage.scheduling()["target"]) == (workers, target)
+        assert stage.condition("Degraded") == failing
+        broken.fails = False
+        await stage.until(lambda: len(stage.running()) == 4, "it grows into the new host")
+        await stage.until(lambda: stage.condition("Degraded") == ("False", "AtTargetSize"), "it says no more of it")
+
+
 # The loop alone --------------------------------------------------------------------------------------------------
-
-
-class Broken:
-    """A policy that fails for as long as it is told to."""
-
-    def __init__(self) -> None:
-        self.fails = True
-
-    def __call__(self, snapshot: Snapshot, now: float, settings: SchedulerSettings) -> Decisions:
-        if self.fails:
-            raise ZeroDivisionError("the policy divides by zero")
-        return policy("cfs")(snapshot, now, settings)
 
 
 def a_scheduler(found: Policy, wake: Callable[[JobKey, float], None], **more: Any) -> Scheduler:
@@ -264,14 +308,14 @@ async def test_a_policy_that_fails_takes_nothing_away_and_is_told() -> None:
     broken.fails = False
     scheduler = a_scheduler(broken, lambda key, after: woken.append(key))
     await scheduler.round()
-    allowed = scheduler.of(JobKey("default", "mnist"), "u")
+    allowed = scheduler.of(JobKey("default", "mnist"), "u", None)
     assert allowed is not None
     assert allowed.is_admitted
     broken.fails = True
     woken.clear()
     for _ in range(3):
         await scheduler.round()
-    assert scheduler.of(JobKey("default", "mnist"), "u") == allowed
+    assert scheduler.of(JobKey("default", "mnist"), "u", None) == allowed
     assert scheduler.trouble is not None
     assert "the policy divides by zero" in scheduler.trouble
     assert woken == [JobKey("default", "mnist")]
@@ -337,7 +381,7 @@ def a_small_job(number: int) -> JobFacts:
 
 
 def allowed(scheduler: Scheduler, job: JobFacts) -> Allowance:
-    found = scheduler.of(job.key, job.uid)
+    found = scheduler.of(job.key, job.uid, None)
     assert found is not None
     return found
 
@@ -391,6 +435,18 @@ async def test_a_policy_that_does_not_come_to_an_end_is_told_and_its_answer_stil
     assert woken == [JobKey("default", "mnist")] * 2, "that it is over is told, too"
 
 
+async def test_who_makes_no_rounds_has_none_that_is_overdue() -> None:
+    scheduler = a_scheduler(policy("cfs"), lambda key, after: None)
+    assert scheduler.idle_seconds() is None
+    scheduler.start()
+    running = asyncio.create_task(scheduler.run())
+    await scheduler.begun()
+    assert scheduler.idle_seconds() is not None
+    running.cancel()
+    await asyncio.wait([running])
+    assert scheduler.idle_seconds() is None, "another leads"
+
+
 async def test_nothing_of_a_round_is_computed_on_the_event_loop() -> None:
     threads: set[int] = set()
 
@@ -430,7 +486,7 @@ async def test_a_new_reign_begins_with_nothing_held() -> None:
     scheduler = a_scheduler(policy("cfs"), lambda key, after: None)
     await scheduler.round()
     scheduler.start(5.0)
-    assert scheduler.of(JobKey("default", "mnist"), "u") is None
+    assert scheduler.of(JobKey("default", "mnist"), "u", None) is None
 
 
 def test_what_was_kept_holds_until_something_newer_makes_sense() -> None:
@@ -479,11 +535,14 @@ def test_settings_that_make_no_sense_are_refused_whole(data: dict[str, str], why
     assert live() == SchedulerSettings()
 
 
-@given(took=st.floats(0.0, 600.0), spacing=st.floats(0.0, 10.0), interval=st.floats(0.1, 60.0))
-def test_a_long_round_is_followed_by_a_long_rest_and_never_by_more_than_an_interval_of_it(
-    took: float, spacing: float, interval: float
+@given(
+    took=st.floats(0.0, 600.0), share=st.floats(0.0, 1.0), spacing=st.floats(0.0, 10.0), interval=st.floats(0.1, 60.0)
+)
+def test_a_costly_round_is_followed_by_a_long_rest_and_never_by_more_than_an_interval_of_it(
+    took: float, share: float, spacing: float, interval: float
 ) -> None:
-    found = rest(took, SchedulerSettings(spacing=spacing, interval=interval))
-    assert found >= min(4 * took, interval)
+    cpu = took * share
+    found = rest(took, cpu, SchedulerSettings(spacing=spacing, interval=interval))
+    assert found >= min(4 * cpu, interval)
     assert took + found >= spacing
     assert found <= max(spacing, interval)

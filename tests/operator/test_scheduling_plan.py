@@ -1,12 +1,13 @@
 """An ElasticJob under a scheduler: it has what it is allowed, waits for what it is not, and says so."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.operator.builders import NOW, TIMES, a_job, a_move, a_plan, a_role, an_auto_plan
+from tests.operator.builders import NOW, TIMES, a_job, a_move, a_plan, a_pod, a_role, an_auto_plan, an_order
 from tests.operator.world import World
 
 from shoal.api.elasticjob import ElasticJobStatus, JobCondition, Role
@@ -14,7 +15,9 @@ from shoal.api.scheduling import SchedulingStatus
 from shoal.operator.allowances import Allowance
 from shoal.operator.asks import Asks, Wanted
 from shoal.operator.grants import Limit, decide_grant
-from shoal.operator.memory import Grant
+from shoal.operator.masters import plan_master
+from shoal.operator.memory import Grant, MasterRecord
+from shoal.operator.objects import Manifest
 from shoal.operator.snapshot import JobSeen, PlanSeen, Snapshot, Training
 from shoal.operator.standings import of_status, to_status
 from shoal.operator.writing import write_job
@@ -121,6 +124,9 @@ def test_nobody_is_granted_more_than_is_asked_for_and_allowed(
             assert count <= granted.get(role, 0) + surge.get(role, 0)
         elif role is Role.WORKER:
             assert count <= allowance.standing.target + surge.get(role, 0)
+        elif role is Role.PS:
+            most = granted.get(role, 0) if allowance.servers is None else allowance.servers
+            assert count <= most + surge.get(role, 0)
         if allowance is not None and not allowance.is_admitted:
             assert count == 0
     again = decide_grant(
@@ -138,11 +144,27 @@ def test_nobody_is_granted_more_than_is_asked_for_and_allowed(
     assert again == grant
 
 
-def test_parameter_servers_come_with_the_workers_and_are_not_taken_away_with_them() -> None:
+def test_parameter_servers_come_and_go_with_the_workers() -> None:
     roles = {Role.WORKER: Wanted(count=8, reason="w"), Role.PS: Wanted(count=4, reason="p")}
     limit = Limit(is_scheduled=True, allowance=allowed(2, servers=1))
     assert limit.held({role: each.count or 0 for role, each in roles.items()}, {}) == {Role.WORKER: 2, Role.PS: 1}
-    assert limit.held({Role.WORKER: 8, Role.PS: 4}, {Role.PS: 3})[Role.PS] == 3
+    assert limit.held({Role.WORKER: 8, Role.PS: 4}, {Role.PS: 3})[Role.PS] == 1
+
+
+def test_servers_that_the_scheduler_has_not_counted_yet_are_not_made_and_taken_again() -> None:
+    world = Scheduled(a_job(worker=a_role(), parameterServer=a_role(max=6)), allowed(1))
+    world.settle()  # it was admitted for its least number of workers, when nobody had asked for servers
+    world.put(a_plan("four", ps=4, worker=4))
+    world.settle()
+    assert world.names(Role.PS) == []
+    world.allowance = allowed(1, servers=1)
+    world.settle()
+    world.allowance = allowed(4, servers=4)
+    world.settle()
+    assert world.names(Role.PS) == [f"mnist-ps-{number}" for number in range(4)]
+    world.allowance = allowed(4)  # one who cannot count them takes none
+    world.settle()
+    assert len(world.names(Role.PS)) == 4
 
 
 # A job's life ----------------------------------------------------------------------------------------------------
@@ -218,6 +240,25 @@ def test_a_replacement_that_starts_is_not_taken_for_granted_room() -> None:
     assert [trim.got for trim in world.plans["ScalePlan/a"].status.trims] == ["2"]
 
 
+def test_a_job_may_grow_at_the_moment_when_a_replacement_runs() -> None:
+    """The one more that was granted for the replacement would be one more for good, with the old member in it."""
+    world = Scheduled(a_job(worker=a_role(max=8)), allowed(2))
+    world.put(a_plan("a", worker=2))
+    world.settle()
+    world.put(a_plan("b", worker=3, migrate=(a_move(Role.WORKER, 1, memory=2048),)))
+    world.settle(runs=False)
+    assert world.job.memory.grant.counts == {Role.WORKER: 3}
+    world.run_all()
+    world.allowance = allowed(3)
+    world.settle()
+    assert len(world.names(Role.WORKER)) == 3
+    world.passes(60)
+    world.settle()
+    assert world.names(Role.WORKER) == ["mnist-worker-0", "mnist-worker-2", "mnist-worker-3"]
+    assert world.job.memory.grant.counts == {Role.WORKER: 3}
+    assert world.plans["ScalePlan/b"].status.conditions["Completed"].status == "True"
+
+
 def test_a_move_that_waits_for_another_says_so() -> None:
     world = Scheduled(a_job(worker=a_role(max=8)), allowed(2))
     world.put(a_plan("a", worker=2))
@@ -281,6 +322,33 @@ def test_until_the_scheduler_speaks_a_job_keeps_what_it_has_and_grows_by_nothing
     assert world.job.status.scheduling == to_status(allowed(3))  # nothing of what was attained is lost
 
 
+def test_what_was_decided_of_a_suspended_job_takes_nobody_from_one_that_was_resumed() -> None:
+    """Another leader may have resumed it by what is written, before this word was written."""
+    world = Scheduled(a_job(worker=a_role(replicas=2)), allowed(2))
+    world.settle()
+    there = sorted(world.pods)
+    rests = allowed(0, code="Suspended", aside=True)
+    world.allowance = rests
+    world.settle()
+    assert sorted(world.pods) == there
+    assert world.job.status.scheduling == to_status(allowed(2))
+    spec = world.job.spec
+    assert spec is not None
+    world.job = replace(world.job, spec=replace(spec, suspend=True))
+    world.settle()
+    assert world.names(Role.WORKER) == []
+    assert world.job.status.scheduling == to_status(rests)
+
+
+def test_a_master_of_a_later_term_than_the_record_has_is_not_ended_by_it() -> None:
+    """The record is older than the Pods: somebody has resumed the job meanwhile."""
+    later = a_pod(None, 2)
+    resting = MasterRecord(term=1, stopped=True)
+    assert plan_master(resting, [later], wanted=False, times=TIMES, now=NOW).delete == ()
+    same = replace(resting, term=2)
+    assert plan_master(same, [later], wanted=False, times=TIMES, now=NOW).delete == (later,)
+
+
 def test_a_job_that_waits_gets_no_master_from_a_new_operator_that_knows_nothing_yet() -> None:
     world = Scheduled(a_job(worker=a_role(replicas=3)), waits())
     world.settle()
@@ -312,16 +380,48 @@ def test_a_suspended_job_says_that_it_was_its_owner() -> None:
     assert world.said(JobCondition.ADMITTED) == ("False", "Suspended")
 
 
-def test_new_workers_would_best_be_where_room_was_found() -> None:
-    world = Scheduled(a_job(worker=a_role(replicas=3)), allowed(3, hosts={"a": 2, "b": 1}))
-    plan = world.step()
-    found = [
-        term["preference"]["matchFields"][0]["values"][0]
-        for pod in plan.create
+def best_hosts(pods: Iterable[Manifest]) -> dict[str, str]:
+    return {
+        pod["metadata"]["name"]: term["preference"]["matchFields"][0]["values"][0]
+        for pod in pods
         if "affinity" in pod["spec"]
         for term in pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
-    ]
-    assert found == ["a", "a", "b"]
+    }
+
+
+def test_a_planned_host_that_a_member_avoids_is_not_preferred() -> None:
+    job = a_job(worker=a_role(replicas=1), training=Training(phase="running"))
+    world = Scheduled(job, allowed(1, hosts={"a": 1}))
+    world.put(an_auto_plan())
+    world.settle()
+    world.end("mnist-worker-0", 201)
+    world.step()
+    world.put(an_auto_plan(generation=2, create=(an_order(Role.WORKER, 1, replaces=0, avoid_hosts=("a",)),)))
+    (made,) = world.step().create
+    (wish,) = made["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert wish["preference"]["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": ["a"]}]
+
+
+def test_new_workers_would_best_be_where_room_was_found() -> None:
+    world = Scheduled(a_job(worker=a_role(replicas=3)), allowed(3, hosts={"a": 2, "b": 1}))
+    found = best_hosts(world.step().create)
+    assert found == {"mnist-worker-0": "a", "mnist-worker-1": "a", "mnist-worker-2": "b"}
+
+
+def test_whoever_comes_with_the_workers_would_best_be_where_room_was_found() -> None:
+    beside = {"ps": {"c": 1, "d": 1}, "chief": {"e": 1}, "evaluator": {"f": 1}, "master": {"g": 1}}
+    roles = {"parameterServer": a_role(replicas=2), "chief": a_role(replicas=1), "evaluator": a_role(replicas=1)}
+    job = a_job(worker=a_role(replicas=1), **roles)
+    world = Scheduled(job, allowed(1, servers=2, hosts={"a": 1}, fixed_hosts=beside))
+    found = best_hosts(world.step().create)
+    assert found == {
+        "mnist-master-1": "g",
+        "mnist-worker-0": "a",
+        "mnist-ps-0": "c",
+        "mnist-ps-1": "d",
+        "mnist-chief-0": "e",
+        "mnist-evaluator-0": "f",
+    }
 
 
 def test_no_more_replacements_start_at_once_than_a_few() -> None:

@@ -308,3 +308,25 @@ def test_trainers_count_as_what_they_have_whatever_is_asked_for_since() -> None:
     ledger = filled(there)
     assert look_at(asked, Standing(target=2), there, ledger, now=0.0).row.each == Room(1_000, 2 * 2**30)
     assert look_at(asked, Standing(target=2), [], ledger, now=0.0).row.each == asked.each
+
+
+def test_servers_and_fixed_pods_count_as_what_they_have_whatever_is_asked_for_since() -> None:
+    has = Amounts(1_000, 2 * 2**30)
+    there = [
+        a_trainer(0),
+        a_use(1, job=JOB, role="ps", host="a", amounts=has),
+        a_use(2, job=JOB, role="chief", host="a"),
+    ]
+    huge = Room(1_000, 900 * 2**30)
+    asked = facts(
+        fixed=(Part(role="chief", each=huge, count=1), Part(role="evaluator", each=huge, count=1)),
+        servers=Servers(each=huge, min=2, max=2, per_trainer=0.0),
+        server_role="ps",
+    )
+    ledger = filled(there)
+    row = look_at(asked, Standing(target=1), there, ledger, now=0.0).row
+    assert row.servers == Servers(each=Room(*has), min=2, max=2, per_trainer=0.0)
+    assert [part.each for part in row.fixed] == [Room(*there[2].amounts), huge], "nobody is there of the second"
+    assert [(part.role, part.each) for part in row.fixed_pending] == [("evaluator", huge), ("ps", Room(*has))]
+    nobody = look_at(asked, Standing(target=1), [], ledger, now=0.0).row
+    assert (nobody.servers, nobody.fixed) == (asked.servers, asked.fixed)

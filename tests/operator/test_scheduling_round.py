@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.core.hosts import Amounts, HostSeen, PodUse
+from shoal.core.hosts import Amounts, HostSeen, PodUse, QuotaSeen
 from shoal.operator.allowances import Allowance
 from shoal.operator.scheduling.facts import JobFacts
 from shoal.operator.scheduling.kept import Kept
 from shoal.operator.scheduling.ledger import Ledger, filled
 from shoal.operator.scheduling.round import Held, Holding, Known, Looks, begin, conclude
-from shoal.operator.scheduling.whatif import what_if
+from shoal.operator.scheduling.whatif import Answer, what_if
 from shoal.operator.standings import of_status, to_status
 from shoal.scheduler.actuation import Standing
 from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason
 from shoal.scheduler.policies import policy
-from shoal.scheduler.rows import Attained, JobKey, Kind, Priority, Room
+from shoal.scheduler.rows import Attained, JobKey, Kind, Part, Priority, Room, Servers
 from shoal.scheduler.settings import SchedulerSettings
 
 SETTINGS = SchedulerSettings(freezing_window=0.0)
@@ -263,6 +263,26 @@ def test_victims_that_are_still_there_stay_named_when_more_have_to_go() -> None:
     assert held.allowance.victims == ("p-0", "p-1")
 
 
+def test_servers_that_are_asked_to_be_larger_than_the_quota_take_nothing_from_anybody() -> None:
+    """Nobody has what was asked for since, so nobody has to give it back."""
+    gib, quota = 2**30, QuotaSeen(namespace="default", name="memory", memory=64 * 2**30)
+    huge = Servers(each=Room(1_000, 900 * gib), min=1, max=1, per_trainer=0.0)
+    ps, other = a_job("ps", 1, 4, servers=huge, server_role="ps"), a_job("other", 1, 2)
+    roles = [(ps, "ps", 1), (ps, "trainer", 4), (other, "trainer", 2)]
+    pods = [
+        PodUse(namespace="default", name=name, uid=name, amounts=Amounts(1_000, gib), job=job.uid, role=role,
+               host="h-0", runs=True)
+        for job, role, count in roles for name in [f"{job.key.name}-{role}-{n}" for n in range(count)]
+    ]  # fmt: skip
+    held = {
+        job.key: Held(uid=job.uid, allowance=Allowance(standing=Standing(target=job.max, attained=Attained(at=1.0))))
+        for job in (ps, other)
+    }
+    known = Known(hosts=hosts(1), quotas=[quota], facts=[ps, other], ledger=filled(pods))
+    taken_up = begin(known, held, 0.0, SETTINGS, now=2.0)
+    assert not CFS(taken_up.snapshot, 2.0, SETTINGS).changes
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=1, max_size=8),
@@ -295,10 +315,9 @@ def test_jobs_that_come_and_go_never_have_more_than_there_is(
 # What if ---------------------------------------------------------------------------------------------------------
 
 
-def ask(cluster: Cluster, job: JobFacts, **more: float) -> object:
-    return what_if(
-        cluster.known, cluster.pods.values(), job, CFS, SETTINGS, min_v=cluster.min_v, now=cluster.now, **more
-    )
+def ask(cluster: Cluster, job: JobFacts, **more: float) -> Answer:
+    pods, chosen = cluster.pods.values(), cluster.settings
+    return what_if(cluster.known, pods, job, CFS, chosen, min_v=cluster.min_v, now=cluster.now, **more)
 
 
 def test_with_room_a_job_would_start_at_once_and_nobody_shrinks() -> None:
@@ -327,6 +346,39 @@ def test_what_would_never_start_is_said_with_the_reason() -> None:
     assert answer.place is not None
 
 
+def about_to_move() -> Cluster:
+    """One with three of four places and one with the fourth, who will be even when their windows are over."""
+    cluster = Cluster(a_job("rich", 1, 4), settings=SchedulerSettings(freezing_window=60.0))
+    cluster.settle()
+    cluster.jobs.append(a_job("poor", 1, 4, created=1.0))
+    cluster.round()
+    cluster.round()
+    assert (cluster.size("rich"), cluster.size("poor")) == (3, 1)
+    cluster.restart()
+    return cluster
+
+
+def test_what_comes_to_others_anyway_is_no_effect_of_a_job() -> None:
+    cluster = about_to_move()
+    answer = ask(cluster, a_job("never", 9, 9, created=2.0), horizon=300.0)
+    assert (answer.starts_in, answer.effects) == (None, ())
+    for _ in range(60):
+        cluster.round()
+    assert (cluster.size("rich"), cluster.size("poor")) == (2, 2), "it comes"
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), min_size=1, max_size=5), st.integers(1, 4))
+def test_a_job_that_can_never_start_takes_nothing_from_anybody(sizes: list[tuple[int, int]], count: int) -> None:
+    cluster = Cluster(count=count, settings=SchedulerSettings(freezing_window=20.0))
+    for n, (least, more) in enumerate(sizes):
+        cluster.jobs.append(a_job(f"j{n}", least, least + more, created=float(n)))
+        cluster.round()
+    cluster.restart()
+    answer = ask(cluster, a_job("never", 99, 99, created=99.0), horizon=150.0)
+    assert (answer.starts_in, answer.effects) == (None, ())
+
+
 def test_a_job_that_lost_its_host_goes_back_into_the_queue_when_no_other_has_room() -> None:
     """Until then nobody grows; afterwards it waits like everybody, and may be kept room for."""
     cluster = Cluster(a_job("rigid", 2, 2), a_job("lost", 2, 2, created=1.0))
@@ -341,3 +393,38 @@ def test_a_job_that_lost_its_host_goes_back_into_the_queue_when_no_other_has_roo
     assert cluster.size("rigid") == 2
     cluster.round()
     assert (cluster.allowance("lost").place, cluster.allowance("lost").code) == (1, Code.NO_ROOM)
+
+
+def test_trainers_that_find_no_host_are_given_up_whoever_leads_and_not_given_again_at_once() -> None:
+    """How long they have waited is told by their Pods, and how long they are not tried again by the job's status."""
+    cluster = Cluster(a_job("stuck", 1, 2), a_job("hungry", 1, 3, created=1.0))
+    cluster.settle()
+    assert (cluster.size("stuck"), cluster.size("hungry")) == (2, 2)
+    young = max((use for use in cluster.pods.values() if use.job == "stuck-uid"), key=lambda use: use.name)
+    cluster.pods[young.name] = replace(young, host="", runs=False, is_ready=False)
+    for _ in range(17):
+        assert not cluster.round(100.0).changes
+        cluster.restart()
+    cluster.round(100.0)
+    assert (cluster.size("stuck"), cluster.size("hungry")) == (1, 3)
+    assert cluster.allowance("stuck").code == Code.UNSCHEDULABLE
+    cluster.jobs = [job for job in cluster.jobs if job.key.name == "stuck"]
+    cluster.pods = {name: use for name, use in cluster.pods.items() if use.job == "stuck-uid"}
+    for _ in range(17):
+        cluster.restart()
+        assert not cluster.round(100.0).changes, "there is room, and it is held"
+    cluster.round(100.0)
+    cluster.settle()
+    assert cluster.size("stuck") == 2
+    assert cluster.allowance("stuck").standing.held_until == 0.0
+
+
+def test_an_allowance_says_where_room_was_found_for_each_role() -> None:
+    servers = Servers(each=Room(4_000, 2**30), min=2, max=2, per_trainer=0.0)
+    master = Part(role="master", each=Room(1_000, 2**20), count=1)
+    cluster = Cluster(a_job("one", 2, 2, fixed=(master,), servers=servers, server_role="pserver"))
+    cluster.round()
+    allowance = cluster.allowance("one")
+    assert sum(allowance.hosts.values()) == 2
+    assert {role: sum(hosts.values()) for role, hosts in allowance.fixed_hosts.items()} == {"master": 1, "pserver": 2}
+    assert {host for hosts in allowance.fixed_hosts.values() for host in hosts} <= {"h-0", "h-1"}

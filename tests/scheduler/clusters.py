@@ -9,7 +9,7 @@ from tests.scheduler.world import World, a_host, a_job, a_service, room
 from shoal.scheduler.rows import Host, Job, Part, Priority, Quota, Servers
 from shoal.scheduler.settings import Load, SchedulerSettings
 
-POOLS = ("", "", "", "west")
+POOLS = ("", "", "", "west", "east")
 PLACES = (3, 8, 110)
 """For Pods on a host."""
 
@@ -33,10 +33,26 @@ def random_job(name: str, chance: random.Random) -> Job:
         priority=chance.choice(list(Priority)),
         created=float(chance.randint(0, 3)),
         unit=chance.choice([1, 1, 1, 1, 2]),
-        fixed=(Part(role="master", each=room(1, 1, pods=1), count=1),) if chance.random() < 0.4 else (),
-        servers=Servers(each=room(1, 1, pods=1), min=0, max=6, per_trainer=0.5) if chance.random() < 0.15 else None,
-        pools=chance.choice([None, None, None, frozenset({"west"}), frozenset({"", "west"})]),
+        fixed=(random_master(chance),) if chance.random() < 0.4 else (),
+        servers=random_servers(chance) if chance.random() < 0.3 else None,
+        pools=random_pools(chance),
     )
+
+
+def random_pools(chance: random.Random) -> frozenset[str] | None:
+    """Of one part of a job: each has its own."""
+    return chance.choice([None, None, None, frozenset({"west"}), frozenset({"", "west"}), frozenset({"", "east"})])
+
+
+def random_master(chance: random.Random) -> Part:
+    return Part(role="master", each=room(1, 1, pods=1), count=1, pools=random_pools(chance))
+
+
+def random_servers(chance: random.Random) -> Servers:
+    least = chance.choice([0, 1, 2])
+    per_trainer = chance.choice([0.0, 0.5, 1.0])
+    each, pools = room(chance.choice([1, 2]), 1, pods=1), random_pools(chance)
+    return Servers(each=each, min=least, max=least + 4, per_trainer=per_trainer, pools=pools)
 
 
 def random_events(world: World, chance: random.Random) -> None:

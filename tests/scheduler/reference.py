@@ -31,8 +31,9 @@ def plain_fill(plan: Round) -> None:
     heapify(heap)
     while heap:
         _, rank, job = heap[0]
-        plan.steps += 1
-        if grow(plan, job) and plan.higher(job) <= plan.most[job]:
+        has_grown = grow(plan, job)
+        plan.steps += not has_grown
+        if has_grown and plan.higher(job) <= plan.most[job]:
             heapreplace(heap, (plan.keys.key(job, plan.higher(job)), rank, job))
         else:
             heappop(heap)

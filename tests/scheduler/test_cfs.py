@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.scheduler.world import World, a_host, a_job, a_service, hosts, room
 
-from shoal.scheduler.decisions import Action, Code, Decisions
+from shoal.scheduler.decisions import Action, Code, Decisions, Reason
 from shoal.scheduler.policies import policy
 from shoal.scheduler.rows import (
     Attained,
@@ -59,9 +59,16 @@ def targets(decisions: Decisions) -> dict[str, int]:
 
 
 def reason_of(decisions: Decisions, name: str) -> Code:
+    return _reasons(decisions)[name].code
+
+
+def text_of(decisions: Decisions, name: str) -> str:
+    return _reasons(decisions)[name].text
+
+
+def _reasons(decisions: Decisions) -> dict[str, Reason]:
     told = {wait.key.name: wait.reason for wait in decisions.waits}
-    told |= {change.key.name: change.reason for change in decisions.changes}
-    return told[name].code
+    return told | {change.key.name: change.reason for change in decisions.changes}
 
 
 # Order and filling ------------------------------------------------------------------------------------------
@@ -302,6 +309,7 @@ def test_a_job_with_devices_needs_cores_beside_them() -> None:
     """Row 18."""
     found = decide(hosts(1, gpus=8), a_job("starved", 1, 1, each=room(1, 1, 1)))
     assert reason_of(found, "starved") is Code.CPU_PER_GPU
+    assert text_of(found, "starved") == "a trainer asks for 1 GPU, 1 core, 1 GiB; 1 GPU needs at least 2 cores"
 
 
 def test_cpu_only_trainers_leave_the_cores_that_free_devices_need() -> None:
@@ -358,6 +366,7 @@ def test_growth_stops_at_l_and_shrinking_begins_above_u() -> None:
     found = decide(host, running("job", 10, "h"), settings=settings)
     assert targets(found) == {"job": 9}
     assert reason_of(found, "job") is Code.PRESSURE
+    assert text_of(found, "job").startswith("10 cores are asked for and 9 cores may be in use")
 
 
 def test_devices_may_be_used_to_the_last() -> None:
@@ -387,6 +396,7 @@ def test_a_quota_is_kept_and_holds_nobody_else_up() -> None:
     assert targets(found) == {"has": 4, "other": 2}
     assert reason_of(found, "asks") is Code.QUOTA
     assert reason_of(found, "above") is Code.OVER_QUOTA
+    assert text_of(found, "asks") == "quota of team: 2 cores of 4 cores in use, 3 cores asked"
 
 
 def test_a_quota_that_was_lowered_takes_surplus_only() -> None:
@@ -607,6 +617,20 @@ def test_a_gang_that_lost_its_host_and_finds_none_goes_back_into_the_queue() -> 
     assert reason_of(decide(LARGE_AND_SMALL, in_queue, now=180.0), "lost") is Code.RESERVED
 
 
+def test_a_gang_whose_room_others_have_just_now_keeps_what_it_has_for_a_while() -> None:
+    """Others are not training: nobody tells them to go, and yet they may be on their way out."""
+    server = Part(role="ps", each=room(2, 1), count=1)
+    job = running("job", 2, "a", least=2, most=2, fixed=(server,), fixed_pending=(server,), short_since=50.0)
+    full = a_host("a", 4, others=room(1))
+    assert not decide(full, job, now=100.0).changes
+    later = decide(full, job, now=110.0)
+    assert (targets(later), reason_of(later, "job")) == ({"job": 0}, Code.NO_ROOM)
+    assert "even without training" not in text_of(later, "job")
+    crowded = decide(a_host("a", 4, others=room(3)), job, now=110.0)
+    assert "even without training" in text_of(crowded, "job")
+    assert not decide(a_host("a", 4, others=room(3)), job, now=100.0).changes
+
+
 def test_a_gang_that_kubernetes_finds_no_hosts_for_goes_back_though_there_is_room() -> None:
     stuck = replace(running("stuck", 1, "a", least=2, most=2), target=2, pending=1, short_since=0.0)
     room_for_all = [a_host("a"), a_host("b")]
@@ -614,6 +638,66 @@ def test_a_gang_that_kubernetes_finds_no_hosts_for_goes_back_though_there_is_roo
     later = decide(room_for_all, stuck, now=1_800.0)
     assert targets(later) == {"stuck": 0}
     assert "no host for 1800 s" in later.changes[0].reason.text
+
+
+def with_one_unbound(name: str, bound: int, since: float = 0.0, **more: object) -> Job:
+    """A job that may have one trainer more than found a host."""
+    job = running(name, bound, "a", **more)
+    return replace(job, target=bound + 1, pending=1, unbound_since=(since,), resizing=True)
+
+
+def test_a_trainer_that_kubernetes_finds_no_host_for_is_taken_back_and_others_have_its_room() -> None:
+    stuck, hungry = with_one_unbound("stuck", 3, v=-1e9), running("hungry", 4, "a")
+    assert not decide(a_host("a", 8), stuck, hungry, now=1_799.0).changes
+    later = decide(a_host("a", 8), stuck, hungry, now=1_800.0)
+    assert targets(later) == {"hungry": 5, "stuck": 3}
+    taken = next(change for change in later.changes if change.key.name == "stuck")
+    assert (taken.reason.code, taken.holds_for, taken.victims) == (Code.UNSCHEDULABLE, 1_800.0, {})
+    assert "no host for 1 trainer of it in 1800 s" in taken.reason.text
+    assert "the events of those Pods say why" in taken.reason.text
+
+
+def test_of_trainers_without_a_host_only_those_that_waited_for_long_are_taken_back() -> None:
+    both = replace(with_one_unbound("job", 3), target=5, pending=2, unbound_since=(0.0, 1_000.0))
+    assert targets(decide(a_host("a", 8), both, now=1_800.0)) == {"job": 4}
+
+
+def test_whole_units_are_taken_back_and_those_without_a_host_go_first() -> None:
+    both = replace(with_one_unbound("job", 2, unit=2), target=4, pending=2, unbound_since=(0.0, 1_799.0))
+    (change,) = decide(a_host("a", 8), both, now=1_800.0).changes
+    assert (change.target, change.victims) == (2, {})
+
+
+def test_who_is_at_its_least_size_is_a_gang_that_is_short_and_nothing_is_taken_back_of_it() -> None:
+    least = with_one_unbound("job", 3, least=4)
+    assert not decide(a_host("a", 8), least, now=1_800.0).changes
+
+
+def test_what_found_no_host_is_not_given_to_the_same_job_again_for_as_long_as_it_was_waited_for() -> None:
+    world = World.of([a_host("a", 8)], [a_job("stuck", 1, 4)], settings=UNTIL_FULL)
+    world.binds[JobKey("team", "stuck")] = 3
+    for _ in range(4 * 180):
+        world.round()
+        world.wait(10.0)
+    found = [(change.target, change.reason.code) for _, change in world.log]
+    assert found == [(4, Code.ADMITTED), (3, Code.UNSCHEDULABLE), (4, Code.FREE_ROOM), (3, Code.UNSCHEDULABLE)]
+    assert [at for at, _ in world.log] == [0.0, 1_800.0, 3_600.0, 5_400.0]
+
+
+def test_who_asks_for_more_is_not_held_to_what_found_hosts_before() -> None:
+    world = World.of([a_host("a", 8)], [a_job("stuck", 1, 4)], settings=UNTIL_FULL)
+    key = JobKey("team", "stuck")
+    world.binds[key] = 3
+    for _ in range(182):
+        world.round()
+        world.wait(10.0)
+    assert world.target("stuck") == 3
+    del world.binds[key]
+    world.jobs[key] = replace(world.jobs[key], max=5)
+    world.round()
+    world.wait(10.0)
+    assert (world.target("stuck"), world.standing[key].held_until) == (5, 0.0)
+    assert not world.round().changes
 
 
 def overtaken() -> Job:

@@ -6,6 +6,7 @@ Pods start at once where the decision put them. Trainers that are told to end ke
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from shoal.scheduler import actuation
 from shoal.scheduler.actuation import Standing
@@ -47,7 +48,8 @@ class Has:
     """What a job's Pods have."""
 
     trainers: Counter[str] = field(default_factory=Counter)
-    unplaced: int = 0
+    unbound: list[float] = field(default_factory=list)
+    """Since when each trainer that Kubernetes finds no host for is there."""
     fixed: dict[str, Room] = field(default_factory=dict)
 
 
@@ -64,13 +66,19 @@ class World:
     standing: dict[JobKey, Standing] = field(default_factory=dict)
     has: dict[JobKey, Has] = field(default_factory=dict)
     log: list[tuple[float, Change]] = field(default_factory=list)
+    binds: dict[JobKey, int] = field(default_factory=dict)
+    """Of some jobs: how many trainers find hosts, whatever room there is."""
     capacity: Room = Room()  # noqa: RUF009
 
     def __repr__(self) -> str:
         whole = (
             f"World(hosts={list(self.hosts.values())}, jobs={self.rows()}, services={self.services}, now={self.now})"
         )
-        return whole[:50_000]  # more is refused where warnings are errors, and would hide what failed
+        return whole[:20_000]  # more is refused where warnings are errors, and would hide what failed
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How Hypothesis writes it: without this it has its own way with dataclasses."""
+        printer.text(repr(self))
 
     @classmethod
     def of(cls, hosts: Iterable[Host], jobs: Iterable[Job], **more: object) -> "World":
@@ -93,16 +101,19 @@ class World:
         job, has, standing = self.jobs[key], self.has[key], self.standing[key]
         return replace(
             job,
+            max=actuation.most_of(standing, job.max),
             target=standing.target,
             placed={name: count for name, count in has.trainers.items() if count},
             pending=max(0, standing.target - has.trainers.total()),
+            unbound_since=tuple(sorted(has.unbound)),
             running=has.trainers.total(),
             fixed_placed=dict(has.fixed),
             attained=standing.attained,
             waiting_since=standing.waiting_since,
             frozen_until=standing.frozen_until,
+            short_since=standing.short_since,
             asked=standing.asked,
-            resizing=False,
+            resizing=bool(has.unbound),
         )
 
     def rows(self) -> list[Job]:
@@ -158,8 +169,13 @@ class World:
         for name, count in change.victims.items():
             has.trainers[name] -= count
             self._leave(name, Room().plus(job.each, count))
+        for _ in range(change.before - change.target - sum(change.victims.values())):
+            if has.unbound:
+                has.unbound.remove(max(has.unbound))
         for name, count in change.hosts.items():
-            has.trainers[name] += count
+            bound = min(count, max(0, self.binds.get(change.key, change.target) - has.trainers.total()))
+            has.trainers[name] += bound
+            has.unbound += [self.now] * (count - bound)
         each = {part.role: part.each for part in job.fixed}
         if job.servers is not None:
             each |= {"pserver": job.servers.each, "ps": job.servers.each}

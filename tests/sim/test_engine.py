@@ -13,7 +13,8 @@ from shoal.sim.engine import Simulation
 from shoal.sim.models import Scaling, ScalingSpec, placement_of
 from shoal.sim.policies import NAMES, scheduler_named
 from shoal.sim.report import Report, Run, to_json
-from shoal.sim.scheduling import Act, PolicyScheduler, View
+from shoal.sim.scheduling import Act, PolicyScheduler, Resize, View
+from shoal.sim.state import Hosts, Pod, PodState, SimJob
 from shoal.sim.workload import GIBIBYTE, JobSpec, ServiceSpec, SimSettings, Workload
 
 HOST = Room(cpu=48_000, memory=192 * GIBIBYTE, gpu=4)
@@ -216,6 +217,28 @@ def test_leaving_pods_hold_their_room_for_their_grace() -> None:
     short, long = (run(first, second, policy="cfs", grace=grace) for grace in (0.0, 120.0))
     late = outcome(long, "second").started - outcome(short, "second").started
     assert late == pytest.approx(120, abs=1)
+
+
+def test_a_pod_that_never_has_a_host_is_given_up_and_not_made_again_at_once() -> None:
+    spec = job("a", size=1, max=3)
+    there, hosts, scheduler = SimJob(spec, spec.model(), 0), Hosts([HOST]), scheduler_named("cfs", SchedulerSettings())
+
+    def targets(*times: float) -> list[int]:
+        found = []
+        for now in times:
+            happened = frozenset({"a"}) if now == 10 else frozenset[str]()
+            view = View(now=now, jobs={"a": there}, changed=happened, hosts=hosts, leaving={}, others={}, services=())
+            found += [act.target for act in scheduler.round(view) if isinstance(act, Resize)]
+        return found
+
+    assert targets(0.0) == [3]
+    there.pods = {name: Pod(name, spec.each, at, host=0, state=PodState.READY) for at, name in enumerate("xy")}
+    there.pods["z"] = Pod("z", spec.each, 2, since=5.0)
+    assert targets(10.0, 1_800.0) == []
+    assert targets(1_805.0) == [2]
+    del there.pods["z"]
+    assert targets(1_810.0, 1_900.0, 3_600.0) == []
+    assert targets(3_605.0, 3_610.0) == [3]
 
 
 # Failures and services -------------------------------------------------------------------------------------

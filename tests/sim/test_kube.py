@@ -43,11 +43,22 @@ def test_pods_go_to_the_emptiest_host_and_run_after_their_start() -> None:
     assert [pod.phase for pod in pods.pods.values()] == [Phase.RUNNING] * 2
 
 
-def test_a_pod_prefers_the_host_it_was_planned_on() -> None:
-    kube, pods = a_kube(2, 8), a_set()
-    kube.scale(pods, 2, {"host-0": 1})
+def test_pods_made_alike_prefer_hosts_one_after_the_other() -> None:
+    kube, pods = a_kube(2, 8, 1), a_set()
+    kube.prefer(pods, {"host-0": 50, "host-2": 100})
+    kube.scale(pods, 4)
     run_until(kube, 0)
-    assert hosts_of(pods) == [0, 1]
+    assert hosts_of(pods) == [2, 0, 0, 1]
+
+
+def test_a_preference_is_that_of_the_template_a_pod_was_made_from() -> None:
+    kube, pods = a_kube(1, 8, 1), a_set()
+    kube.prefer(pods, {"host-0": 100})
+    kube.scale(pods, 1)
+    kube.prefer(pods, {"host-2": 100})
+    kube.scale(pods, 2)
+    run_until(kube, 0)
+    assert hosts_of(pods) == [0, 2]
 
 
 def test_a_leaving_pod_holds_its_room_until_its_grace_is_over() -> None:

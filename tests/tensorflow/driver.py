@@ -4,6 +4,8 @@ It knows nothing of resources, time-outs or restarts, which are the master's. Ea
 thread reads each pipe. The shard ledger is the real one.
 """
 
+import functools
+import itertools
 import multiprocessing
 import os
 import queue
@@ -29,6 +31,7 @@ from shoal.core.ps.words import (
     Abandon,
     Drain,
     Drained,
+    FromTrainer,
     Go,
     ModelNamed,
     Move,
@@ -99,6 +102,8 @@ class Stepped:
 class Ended:
     """A trainer came to the end of its loop."""
 
+    error: str | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
@@ -112,12 +117,14 @@ class Work:
     batch_size: int = 16
     parts: int = 6
     checkpoint_seconds: float = 3600.0
+    patience: float = 120.0
+    fuzzy: bool = False
 
 
 def _be_trainer(node: str, pipe: Connection, work: Work, directory: str | None) -> None:
     import tensorflow.compat.v1 as tf
 
-    from shoal.tensorflow.loop import Checkpoints, train
+    from shoal.tensorflow.loop import Checkpoints, NotSaved, train
     from shoal.tensorflow.servers import boot
     from shoal.trainer.job import dataset_spec
 
@@ -126,7 +133,15 @@ def _be_trainer(node: str, pipe: Connection, work: Work, directory: str | None) 
     coordinator.data.register(dataset_spec("train", size=work.size, shard_size=work.shard_size))
     leave = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: leave.set())
-    train(
+    checkpoints = Checkpoints(
+        directory=directory,
+        seconds=work.checkpoint_seconds,
+        keep=2,
+        patience=work.patience,
+        fuzzy=work.fuzzy,
+    )
+    training = functools.partial(
+        train,
         work.model(),
         work.load,
         name="train",
@@ -136,11 +151,16 @@ def _be_trainer(node: str, pipe: Connection, work: Work, directory: str | None) 
         server=boot(),
         coordinator=coordinator,
         worker=int(node.rpartition("-")[2]),
-        checkpoints=Checkpoints(directory=directory, seconds=work.checkpoint_seconds, keep=2),
+        checkpoints=checkpoints,
         on_step=lambda step: coordinator.say(Stepped(step.step, step.loss)),
         leave=leave,
     )
-    coordinator.say(Ended())
+    try:
+        training()
+    except NotSaved as exc:
+        coordinator.say(Ended(error=str(exc)))
+    else:
+        coordinator.say(Ended())
     os._exit(0)
 
 
@@ -173,6 +193,17 @@ class Pause:
     @property
     def total(self) -> float:
         return self.drain + self.move + self.resume + self.first_step
+
+
+@dataclass
+class Recovery:
+    """What it cost to go on from a checkpoint, in seconds, from when the loss was known."""
+
+    drain: float
+    prepare: float
+    restore: float
+    resume: float
+    first_step: float
 
 
 @dataclass
@@ -268,17 +299,26 @@ class Job:
         self.say(Settled(version=new.version))
         return moved, Pause(drained - began, there - drained, gone - there, stepped - gone)
 
-    def recover(self, *tasks: int) -> None:
-        """Go on from the last checkpoint on these servers: model and ledger."""
+    def recover(self, *tasks: int) -> Recovery:
+        """Go on from the last checkpoint on these servers: model and ledger. All have done a step then."""
+        times = [time.monotonic()]
         self.drain()
+        times.append(time.monotonic())
         last = self.checkpoints[-1]
         self.ledger, _ = ledgers.restored(self.ledger, last.mark)
         for held in self._held.values():
             held.clear()
         new = self._next_cluster(tasks, FromCheckpoint(last.path, last.step))
         self._prepare(new)
+        times.append(time.monotonic())
         self._move(new, new.source)
+        times.append(time.monotonic())
+        since = len(self.heard)
         self._go(new)
+        times.append(time.monotonic())
+        self.wait_for_steps(since)
+        times.append(time.monotonic())
+        return Recovery(*(after - before for before, after in itertools.pairwise(times)))
 
     def try_in_vain(self, *tasks: int) -> None:
         """Prepare a change, let everybody stand still, and give it up."""
@@ -289,19 +329,23 @@ class Job:
         self.say(Abandon(version=new.version, reason="only a try"))
         self._go(self.cluster)
 
-    def save(self, *, final: bool = False) -> SavedPS | SaveFailed:
-        """A checkpoint while everybody stands still. `final`: and nobody goes on."""
+    def save(self, *, fuzzy: bool = False) -> SavedPS | SaveFailed:
+        """A checkpoint while everybody stands still, or nobody."""
         assert self.cluster is not None
         assert self.directory is not None
-        self.drain()
+        if fuzzy:
+            self.barriers += 1
+        else:
+            self.drain()
         since = len(self.heard)
         path = str(self.directory / f"ckpt-{self.barriers}-v{self.cluster.version}-{self.chief}")
         mark = ledgers.checkpoint(self.ledger)
-        self.trainers[self.chief].say(Save(version=self.cluster.version, barrier=self.barriers, path=path, mark=mark))
+        word = Save(version=self.cluster.version, barrier=self.barriers, path=path, mark=mark, fuzzy=fuzzy)
+        self.trainers[self.chief].say(word)
         saved: SavedPS | SaveFailed = self.wait((SavedPS, SaveFailed), self.chief, since=since)
         if isinstance(saved, SavedPS):
             self.checkpoints.append(saved.checkpoint)
-        if not final:
+        if not fuzzy:
             self._go(self.cluster)
         return saved
 
@@ -363,21 +407,29 @@ class Job:
             assert self._changed.wait_for(lambda: len(found()) >= count, PATIENCE), f"{node} did not say {kind}"
             return found()[count - 1]
 
+    def wait_for(self, word: FromTrainer, node: str) -> None:
+        """This trainer has said exactly this."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(said[1:] == (node, word) for said in self.heard), PATIENCE), word
+
     def wait_for_steps(self, since: int | None = None, count: int = 1) -> None:
         """Every trainer has done so many more steps."""
         since = len(self.heard) if since is None else since
         self._wait_all(Stepped, since, count)
 
-    def wait_for_the_end(self) -> None:
-        """All trainers end, the chief last, and with a checkpoint if there is a directory for it."""
+    def wait_for_the_end(self, *, unwritable: Path | None = None) -> None:
+        """All trainers end, the chief last, and with a checkpoint if there is a directory for it. `unwritable`: where
+        that is tried first."""
         chief = self.chief
         for node in sorted(self.trainers.keys() - {chief}):
             self.wait(Ended, node)
             del self.trainers[node]
         if self.directory is not None:
-            assert self.wait(SaveWanted, chief).reason == "end"
-            self.save(final=True)
-        self.wait(Ended, chief)
+            places = [self.directory] if unwritable is None else [unwritable, self.directory]
+            for count, self.directory in enumerate(places, start=1):
+                assert self.wait(SaveWanted, chief, count=count).reason == "end"
+                self.save()
+        assert self.wait(Ended, chief) == Ended()
 
     def steps(self) -> list[Stepped]:
         return [word for _, _, word in self.heard if isinstance(word, Stepped)]

@@ -4,6 +4,7 @@ The coordinator is small (`driver`); the words, the ledger and everything in the
 """
 
 import functools
+import json
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from shoal.core.nodes import Role
 from shoal.core.ps import manager
 from shoal.core.ps.cluster import ThroughCheckpoint
 from shoal.core.ps.values import PSSettings
-from shoal.core.ps.words import SavedPS, SaveFailed, SaveWanted, ServerUnreachable
+from shoal.core.ps.words import Drained, Resumed, SavedPS, SaveFailed, SaveWanted, ServerUnreachable
 
 pytestmark = pytest.mark.tensorflow
 
@@ -54,9 +55,15 @@ def gate(tmp_path: Path) -> Path:
 def a_job(gate: Path) -> Iterator[Callable[..., Job]]:
     jobs = []
 
-    def make(directory: Path | None = None) -> Job:
+    def make(directory: Path | None = None, *, size: int = SIZE, **how: Any) -> Job:
         work = Work(
-            model=model, load=functools.partial(load, gate), size=SIZE, shard_size=160, batch_size=BATCH, parts=3
+            model=model,
+            load=functools.partial(load, gate),
+            size=size,
+            shard_size=160,
+            batch_size=BATCH,
+            parts=3,
+            **how,
         )
         jobs.append(Job(work, directory))
         return jobs[-1]
@@ -125,10 +132,67 @@ def test_a_lost_server_takes_model_and_ledger_back_together(
     assert saved.checkpoint.step <= min(again) < before
 
     gate.unlink()
-    job.wait_for_the_end()
+    full = tmp_path / "full"
+    full.touch()
+    job.wait_for_the_end(unwritable=full)
     assert ledgers.is_complete(job.ledger)
     assert is_counted_right(job)
-    assert job.checkpoints[-1].step == SIZE // BATCH
+    assert job.checkpoints[-1].step == SIZE // BATCH, "the chief has tried again"
+
+
+def test_nobody_stands_still_for_a_fuzzy_checkpoint_and_its_manifest_says_what_it_is(
+    a_job: Callable[..., Job], gate: Path, tmp_path: Path
+) -> None:
+    job = a_job(tmp_path / "checkpoints", size=640, checkpoint_seconds=0.1, fuzzy=True)
+    job.add_servers(0, 1)
+    spare = {1: job.servers.pop(1)}
+    job.begin("worker-0", "worker-1")
+    assert job.wait(SaveWanted, "worker-0").fuzzy
+    since = len(job.heard)
+    saved = job.save(fuzzy=True)
+    job.wait_for_steps()
+    assert isinstance(saved, SavedPS)
+    assert saved.checkpoint.fuzzy
+    assert not any(isinstance(word, Drained | Resumed) for _, _, word in job.heard[since:])
+    assert json.loads((Path(saved.checkpoint.path) / "manifest.json").read_text())["fuzzy"] is True
+
+    job.servers.pop(0).kill()
+    job.wait(ServerUnreachable, "worker-0")
+    job.servers.update(spare)
+    job.recover(1)
+    gate.unlink()
+    job.wait(Ended, "worker-1")
+    del job.trainers["worker-1"]
+    job.wait_for(SaveWanted(reason="end"), "worker-0")
+    assert isinstance(job.save(fuzzy=True), SavedPS)  # one that was asked for before is not the last
+    last = job.save()
+    assert isinstance(last, SavedPS)
+    assert not last.checkpoint.fuzzy, "the finished model is whole"
+    assert job.wait(Ended, "worker-0") == Ended()
+    assert ledgers.is_complete(job.ledger)
+    assert len(job.steps()) >= 640 // BATCH
+
+
+def test_a_chief_that_cannot_save_the_finished_model_tries_again_and_then_says_where_and_why(
+    a_job: Callable[..., Job], gate: Path, tmp_path: Path
+) -> None:
+    gate.unlink()
+    full = tmp_path / "full"
+    full.touch()
+    job = a_job(directory=full, size=320, patience=1.0)
+    job.add_servers(0)
+    job.begin("worker-0")
+    tries = 0
+    while not any(isinstance(word, Ended) for _, _, word in job.heard):
+        word = job.wait((SaveWanted, Ended), "worker-0", count=tries + 1)
+        if isinstance(word, SaveWanted):
+            tries += 1
+            assert isinstance(job.save(), SaveFailed)
+    error = job.wait(Ended, "worker-0").error
+    assert tries > 1
+    assert f"tried {tries} times" in error
+    assert str(full) in error
+    assert "Not a directory" in error
 
 
 @pytest.mark.slow
@@ -141,6 +205,7 @@ def test_a_change_goes_through_a_checkpoint_when_a_copy_does_not_work(
     assert job.cluster is not None
     transfer = ThroughCheckpoint(job.cluster.version, str(tmp_path / "transfer"))
     saved, _ = job.change(0, transfer=transfer)
+    assert not (tmp_path / "transfer").exists(), "it has served its purpose"
     copied, _ = job.change(0, 1)
     assert saved.nbytes == copied.nbytes
     gate.unlink()

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.torch.hub import Hub
+from tests.torch.hub import PATIENCE, Hub
 
 _context = multiprocessing.get_context("forkserver")
 # An optimizer's first use imports torch._dynamo, which takes longer than all the rest.
@@ -63,7 +63,7 @@ class Worker:
         os.kill(self.process.pid, signal.SIGKILL)
 
     def exit_code(self) -> int:
-        self.process.join(60)
+        self.process.join(PATIENCE)
         assert self.process.exitcode is not None, f"{self.node} did not end"
         return int(self.process.exitcode)
 
@@ -103,7 +103,7 @@ class Crew:
     def wait_gate(self, name: Any, count: int = 1) -> None:
         """Until so many processes stand at the gate."""
         with self.changed:
-            if not self.changed.wait_for(lambda: len(self._at.get(name, [])) >= count, 60):
+            if not self.changed.wait_for(lambda: len(self._at.get(name, [])) >= count, PATIENCE):
                 raise AssertionError(f"nobody came to gate {name}: " + self.everything_printed())
 
     def open_gate(self, name: Any) -> None:
@@ -115,17 +115,17 @@ class Crew:
     def wait_told(self, node: str, what: str, count: int = 1) -> None:
         with self.changed:
             worker = self.workers[node]
-            if not self.changed.wait_for(lambda: len(worker.told(what)) >= count, 60):
+            if not self.changed.wait_for(lambda: len(worker.told(what)) >= count, PATIENCE):
                 raise AssertionError(f"{node} never told {what}: " + self.everything_printed())
 
     def finish(self, *nodes: str) -> None:
         """These processes end well."""
         for node in nodes or tuple(self.workers):
             worker = self.workers[node]
-            worker.process.join(60)
+            worker.process.join(PATIENCE)
             assert worker.process.exitcode == 0, f"{node}: {worker.process.exitcode}\n{self.everything_printed()}"
             with self.changed:
-                assert self.changed.wait_for(lambda w=worker: w.log and w.log[-1] == ("end",), 10)
+                assert self.changed.wait_for(lambda w=worker: w.log and w.log[-1] == ("end",), PATIENCE)
 
     def everything_printed(self) -> str:
         return "\n".join(f"--- {w.node}\n{w.printed()}" for w in self.workers.values() if w.output.exists())

@@ -43,7 +43,7 @@ def counting(
     size: int = 61,
     epochs: int = 3,
     micro_batches: Any = "world",
-    gates: tuple[int, ...] = (),
+    gates: Sequence[int] = (),
     kills: dict[str, tuple[int, str]] | None = None,
 ) -> None:
     """Each record adds one to its count: what the model has seen is in its parameters."""

@@ -17,6 +17,9 @@ from shoal.core.nodes import NodeId
 from shoal.wire import local as lo
 from shoal.wire import messages as m
 
+PATIENCE = 200
+"""Seconds until something that was to happen counts as not happening: for machines with much else to do."""
+
 
 class Hub:
     def __init__(self, directory: Path, *, max_nodes: int, min_nodes: int = 1) -> None:
@@ -62,7 +65,7 @@ class Hub:
         with self.changed:
             self._do(w.leave(self._rendezvous, [NodeId(n) for n in nodes], now=_now()))
 
-    def wait_for(self, condition: Callable[["Hub"], object], timeout: float = 60) -> None:
+    def wait_for(self, condition: Callable[["Hub"], object], timeout: float = PATIENCE) -> None:
         with self.changed:
             assert self.changed.wait_for(lambda: condition(self), timeout), f"never came: {self._rendezvous}"
 

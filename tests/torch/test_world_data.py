@@ -59,15 +59,22 @@ def test_the_model_has_seen_every_record_once_an_epoch_wherever_members_die(
 
 def test_a_newcomer_reads_on_where_the_world_stands(a_crew: MakeCrew) -> None:
     crew = a_crew(max_nodes=3)
-    crew.start(data_scripts.counting, ["worker-0"], mode="sharded", gates=(5, 10))
-    for step, node in ((5, "worker-1"), (10, "worker-2")):
+    gates = range(5, 64)
+    crew.start(data_scripts.counting, ["worker-0"], mode="sharded", gates=gates)
+    oldest, step = crew.workers["worker-0"], gates.start
+    for node, worlds in (("worker-1", 2), ("worker-2", 3)):
         crew.wait_gate(step)
         crew.start(data_scripts.counting, [node], admit=False, mode="sharded")
         crew.hub.wait_for(lambda hub, node=node: hub.has_waiting(node))
         crew.hub.admit(node)
-        crew.open_gate(step)
+        while len(oldest.told("entered")) < worlds:  # the word of the new world reaches it some steps later
+            crew.open_gate(step)
+            step += 1
+            crew.wait_gate(step)
+    for later in range(step, gates.stop):
+        crew.open_gate(later)
     crew.finish()
-    assert [size for _, size in crew.workers["worker-0"].told("entered")] == [1, 2, 3]
+    assert [size for _, size in oldest.told("entered")] == [1, 2, 3]
     for worker in crew.workers.values():
         ((seen, _),) = worker.told("final")
         assert seen == pytest.approx([3.0] * 61, abs=1e-9)

@@ -24,6 +24,7 @@ def main() -> int:
     starting.add_argument(
         "--hosts", type=int, default=10, help="simulated hosts with 8 GPUs each (default: %(default)s)"
     )
+    starting.add_argument("--no-node", action="store_true", help="no node that runs Pods, also as root")
     starting.add_argument("--bare", action="store_true", help="do not install Shoal")
     starting.add_argument(
         "--apply", action="append", type=Path, default=[], metavar="FILE", help="manifests to install"
@@ -45,18 +46,18 @@ def up(chosen: argparse.Namespace) -> int:
     teardown.tear_down(chosen.folder)
     shutil.rmtree(chosen.folder, ignore_errors=True)
     chosen.folder.mkdir(parents=True)
-    is_root = os.geteuid() == 0
-    cluster = Cluster(chosen.folder, simulated_hosts=True, node=is_root, kept=True)
+    has_node = os.geteuid() == 0 and not chosen.no_node
+    cluster = Cluster(chosen.folder, simulated_hosts=True, node=has_node, kept=True)
     try:
         cluster.start()
-        cluster.hosts.add(chosen.hosts, gpus=8, taints=[SIMULATED] if is_root else [])
-        job = None if chosen.bare else shoal.install(cluster, chosen.folder, has_node=is_root)
+        cluster.hosts.add(chosen.hosts, gpus=8, taints=[SIMULATED] if has_node else [])
+        job = None if chosen.bare else shoal.install(cluster, chosen.folder, has_node=has_node)
         for manifests in chosen.apply:
             cluster.kubectl("apply", "--server-side", "-f", str(manifests))
     except BaseException:
         cluster.stop()
         raise
-    print(told(cluster, chosen.hosts, is_root, job))
+    print(told(cluster, chosen.hosts, has_node, job))
     return 0
 
 
@@ -68,23 +69,42 @@ def told(cluster: Cluster, hosts: int, has_node: bool, job: Path | None) -> str:
         lines.append("Pods go to the real node unless they tolerate the taint `simulated`.")
     else:
         lines[0] += ". For a node that runs Pods, start it as root."
+    lines.append(running(cluster, has_node, job))
     lines += [
         "",
         f"  export KUBECONFIG={cluster.kubeconfig}",
         f"  export PATH={cluster.programs}:$PATH",
         "  kubectl get nodes",
-        *trying(job),
+        *trying(job, has_node),
         "",
         f"Logs are in {cluster.processes.logs}. To end it: make cluster-down",
     ]
     return "\n".join(lines)
 
 
-def trying(job: Path | None) -> list[str]:
+def running(cluster: Cluster, has_node: bool, job: Path | None) -> str:
+    """What there is of Shoal."""
+    if job is None:
+        return "Shoal is not installed."
+    if has_node:
+        return f"Shoal is installed: its operator runs in Pods of namespace {shoal.NAMESPACE}."
+    log = cluster.processes.logs / f"{shoal.OPERATOR}.log"
+    return f"Shoal's definitions are installed; its operator runs as a process of this machine (log: {log})."
+
+
+def trying(job: Path | None, has_node: bool) -> list[str]:
     """What to type next with Shoal."""
     if job is None:
         return []
     shoal_command = Path(sys.executable).with_name("shoal")
+    if not has_node:
+        return [
+            f"  export PATH={shoal_command.parent}:$PATH",
+            f"  shoal submit {job}         # two workers that do nothing",
+            "  shoal get; shoal why cnn",
+            "  kubectl scale ej/cnn --replicas=3",
+            "  kubectl delete pod cnn-worker-0        # another takes its place",
+        ]
     return [
         f"  export PATH={shoal_command.parent}:$PATH",
         f"  shoal submit {job}         # trains a small CNN in Pods",

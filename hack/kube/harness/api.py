@@ -14,6 +14,8 @@ from urllib.parse import urlencode, urlsplit
 Object = dict[str, Any]
 T = TypeVar("T")
 
+BUSY_S = 60
+"""How long a server may be too busy to answer."""
 WATCH_S = 2
 """How long one watch lasts, which is how often a waiting test finds out that a component died."""
 
@@ -60,12 +62,18 @@ class Api:
         content_type: str = "application/json",
         **parameters: Any,
     ) -> Object:
-        connection = self._open(method, path, body, content_type, parameters)
-        try:
-            response = connection.getresponse()
-            answer = response.read().decode()
-        finally:
-            connection.close()
+        """A server that has no time, or has still to set a new kind up (429), is asked again."""
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            connection = self._open(method, path, body, content_type, parameters)
+            try:
+                response = connection.getresponse()
+                answer = response.read().decode()
+            finally:
+                connection.close()
+            if response.status != 429 or time.monotonic() > deadline:
+                break
+            time.sleep(float(response.headers.get("Retry-After", "1")))
         if response.status >= 300:
             raise ApiError(f"{method} {path}", response.status, answer)
         return json.loads(answer) if response.headers.get_content_type() == "application/json" else {"text": answer}
@@ -130,5 +138,6 @@ def _key(item: Object) -> tuple[str, str]:
 
 
 def _shown(items: list[Object]) -> str:
+    names = ", ".join(item["metadata"]["name"] for item in items)
     told = [f"{item['metadata']['name']}: {json.dumps(item.get('status', {}))[:2000]}" for item in items[:3]]
-    return f"{len(items)} objects" + "".join(f"\n  {line}" for line in told)
+    return f"{len(items)} objects: {names}" + "".join(f"\n  {line}" for line in told)

@@ -17,6 +17,8 @@ import os
 import shlex
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from . import teardown
@@ -62,6 +64,16 @@ class Machine:
         self._cover_folders()
         self._network = self._connect()
         _make_cgroups(self.name)
+
+    @contextmanager
+    def weighing(self, processes: int) -> Iterator[None]:
+        """For a while all Pods together get as much of a busy machine's cpu as so many of its other processes do.
+        Otherwise it is as much as one does: then no Pod gets what it asks for beside a few of them."""
+        _weigh(self.name, processes)
+        try:
+            yield
+        finally:
+            _weigh(self.name, 1)
 
     def start(self, name: str, *command: str | Path) -> None:
         """Start a part of the cluster there."""
@@ -144,6 +156,13 @@ def _make_cgroups(name: str) -> None:
         for inherited in ("cpuset.cpus", "cpuset.mems"):  # which start empty, and then let nobody in
             if (hierarchy / inherited).exists():
                 (hierarchy / name / inherited).write_text((hierarchy / inherited).read_text())
+
+
+def _weigh(name: str, processes: int) -> None:
+    if (teardown.CGROUPS / "cgroup.controllers").exists():
+        (teardown.CGROUPS / name / "cpu.weight").write_text(str(100 * processes))
+    else:
+        (teardown.CGROUPS / "cpu" / name / "cpu.shares").write_text(str(1024 * processes))
 
 
 def _ip(*words: str) -> str:

@@ -4,9 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shoal.agent.settings import SECRETS, AgentSettings
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, Role, parsed
+from shoal.core.saving import CheckpointSpec
 from shoal.core.world import World
-from shoal.wire.local import SOCKET_VARIABLE
+from shoal.wire.local import (
+    CHECKPOINT_DIR_VARIABLE,
+    CHECKPOINT_FUZZY_VARIABLE,
+    CHECKPOINT_KEEP_VARIABLE,
+    CHECKPOINT_SECONDS_VARIABLE,
+    ROLE_VARIABLE,
+    SOCKET_VARIABLE,
+)
 from shoal.wire.messages import PLAIN_STORE
 
 
@@ -21,6 +29,7 @@ def environment(
     error_file: Path,
     world: World | None,
     store: Mapping[str, bytes],
+    checkpoint: CheckpointSpec | None = None,
 ) -> dict[str, str]:
     """All variables of one process. Without a world (it will be given one by the SDK) there are no ranks yet."""
     variables = {name: value for name, value in settings.environment.items() if name not in SECRETS}
@@ -35,6 +44,7 @@ def environment(
         SOCKET_VARIABLE: str(socket),
         "SHOAL_JOB": settings.job,
         "SHOAL_NODE": node,
+        ROLE_VARIABLE: _role(node),
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(settings.slots),
         "ROLE_NAME": settings.role,
@@ -45,7 +55,25 @@ def environment(
     }
     if world is not None:
         variables |= _of_world(world, node, local_rank, store)
-    return variables
+    return variables | _of_checkpoints(checkpoint or CheckpointSpec(), settings.checkpoint.directory)
+
+
+def _role(node: str) -> str:
+    name = parsed(node)
+    return Role.WORKER if name is None else name[0]
+
+
+def _of_checkpoints(spec: CheckpointSpec, here: str | None) -> dict[str, str]:
+    """For processes that write checkpoints themselves. `here`: where the directory is on this machine, if elsewhere."""
+    directory = here or spec.directory
+    if directory is None:
+        return {}
+    return {
+        CHECKPOINT_DIR_VARIABLE: directory,
+        CHECKPOINT_SECONDS_VARIABLE: f"{spec.seconds:g}",
+        CHECKPOINT_KEEP_VARIABLE: str(spec.keep),
+        **({CHECKPOINT_FUZZY_VARIABLE: "1"} if spec.fuzzy else {}),
+    }
 
 
 def _of_world(world: World, node: str, local_rank: int, store: Mapping[str, bytes]) -> dict[str, str]:

@@ -39,6 +39,11 @@ class Owner(Protocol):
     def received(self, message: FromMaster) -> None: ...
     def note(self, line: str) -> None: ...
 
+    @property
+    def patience(self) -> float:
+        """Seconds without a master after which it is given up."""
+        ...
+
 
 class MasterLink:
     def __init__(self, settings: AgentSettings, owner: Owner) -> None:
@@ -79,10 +84,10 @@ class MasterLink:
             try:
                 connection = await self._connect()
             except Disconnected as exc:
-                if loop.time() - lost_at >= settings.master_timeout:
-                    raise Disconnected(f"{exc}; gave up after {settings.master_timeout:g} s") from exc
+                if loop.time() - lost_at >= self._owner.patience:
+                    raise Disconnected(f"{exc}; gave up after {self._owner.patience:g} s") from exc
                 if not said:
-                    self._owner.note(f"{exc}; trying for {settings.master_timeout:g} s")
+                    self._owner.note(f"{exc}; trying for {self._owner.patience:g} s")
                 said = True
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, settings.longest_delay)

@@ -11,17 +11,22 @@ A node runs in one of two ways, and every node starts as the first:
   when all are, acknowledges when all do) and passes on what the master says. A node becomes one when all its
   processes have said that they wait for a world, or when the master says that the job's processes do.
 
+A third kind (`on_word`) has processes that know nothing of us and are started and stopped when the agent, which speaks
+for them, says so (`launched`, `halted`): no worlds, and nothing is started by itself.
+
 What never happens: a message under an earlier incarnation; a process started beside one that still runs; two
 acknowledgements of one generation; anything after the end.
 """
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import assert_never
 
-from shoal.core.exits import EXIT_DO_NOT_RESTART, EXIT_LEFT, ProcessExit, describe
+from shoal.core.exits import EXIT_DO_NOT_RESTART, EXIT_JOB_FAILED, EXIT_LEFT, ProcessExit, describe
 from shoal.core.nodes import NodeId
+from shoal.core.ps.words import Word
 from shoal.core.world import Break, World
 from shoal.wire.local import (
     Attach,
@@ -57,6 +62,7 @@ from shoal.wire.messages import (
     Finished,
     FromAgent,
     FromMaster,
+    Going,
     Interrupt,
     Kill,
     Leave,
@@ -65,6 +71,7 @@ from shoal.wire.messages import (
     PeerClosed,
     Prepare,
     Progress,
+    PSTold,
     Ready,
     Refuse,
     Release,
@@ -76,6 +83,8 @@ from shoal.wire.messages import (
     Succeeded,
     Welcome,
 )
+
+_EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Phase(StrEnum):
@@ -116,6 +125,10 @@ class After(StrEnum):
     """For another world: the node is ready again when they have ended."""
     RESTART = "restart"
     """One of them failed; the master says when the node may start again."""
+    HALT = "halt"
+    """Until they are told to start again (`on_word`)."""
+    RENEW = "renew"
+    """Likewise, and in another incarnation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +152,11 @@ class Node:
     plain_grace: float
     joined: bool = False
     """It came by itself: when it is told to end, nobody starts another in its place."""
+    on_word: bool = False
+    serves: bool = False
+    """It holds what others need: when it is told to end it asks to be let go, and stays until it is."""
+    going: bool = False
+    """It has asked."""
     sdk: bool = False
     welcomed: bool = False
     pending: World | None = None
@@ -178,8 +196,25 @@ class Node:
         return None if member is None else member.base_rank + local_rank
 
 
-def a_node(*, name: str, incarnation: int, slots: int, plain_grace: float, joined: bool = False) -> Node:
-    return Node(name=name, incarnation=incarnation, slots=(Slot(),) * slots, plain_grace=plain_grace, joined=joined)
+def a_node(
+    *,
+    name: str,
+    incarnation: int,
+    slots: int,
+    plain_grace: float,
+    joined: bool = False,
+    on_word: bool = False,
+    serves: bool = False,
+) -> Node:
+    return Node(
+        name=name,
+        incarnation=incarnation,
+        slots=(Slot(),) * slots,
+        plain_grace=plain_grace,
+        joined=joined,
+        on_word=on_word,
+        serves=serves,
+    )
 
 
 # What must be done ---------------------------------------------------------------------------------------
@@ -249,6 +284,16 @@ class CloseStore:
 
 
 @dataclass(frozen=True, slots=True)
+class Halted:
+    """Processes that were to stop have stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The node has another incarnation, and processes that wait for a word to start."""
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Nothing of the node runs any more. The goodbye comes after all that was printed: the master may end us for it."""
 
@@ -267,6 +312,8 @@ Effect = (
     | OpenStore
     | WarmStore
     | CloseStore
+    | Halted
+    | Renewed
     | End
 )
 Step = tuple[Node, tuple[Effect, ...]]
@@ -307,10 +354,13 @@ def told(n: Node, message: FromMaster) -> Step:
         case Leave(reason=reason, grace_seconds=grace):
             left = Left(incarnation=n.incarnation)
             return _end(n, Ending(code=0, line=f"leaves: {reason}", goodbye=left), grace)
-        case Stop(reason=reason, grace_seconds=grace):
-            return _end(n, Ending(code=0, line=f"stops: {reason}"), grace)
+        case Stop(reason=reason, grace_seconds=grace, has_failed=has_failed):
+            code = EXIT_JOB_FAILED if has_failed and n.joined else 0
+            return _end(n, Ending(code=code, line=f"stops: {reason}"), grace)
         case DataAnswers() | DataKept() | DataWakes():
             return n, ()  # the shards' business
+        case PSTold():
+            return n, ()  # passed on as it is
         case Refuse(reason=reason):
             return _end(n, Ending(code=EXIT_DO_NOT_RESTART, line=f"the master refuses this node: {reason}"), 0.0)
         case _:
@@ -328,7 +378,8 @@ def welcomed(n: Node, welcome: Welcome) -> Step:
     elif welcome.incarnation > n.incarnation:  # the order to restart was lost with the old connection
         return _restarted(n, welcome.incarnation, "the master expects the next incarnation")
     n, effects = _start_if_idle(n)
-    return n, effects or standing(n)
+    asks = (Send(Going(incarnation=n.incarnation)),) if n.going else ()
+    return n, (*(effects or standing(n)), *asks)
 
 
 def standing(n: Node) -> tuple[Effect, ...]:
@@ -366,6 +417,8 @@ def store_opened(n: Node, generation: int, address: str) -> Step:
     """The agent listens at `address` for the store of a plain world: group rank 0 can acknowledge."""
     if n.ending is not None or n.acked is not None or n.pending is None or n.pending.generation != generation:
         return n, ()
+    if _running(n):
+        return n, ()  # they speak for themselves by now
     return _acknowledged(n, generation, {PLAIN_STORE: address.encode()})
 
 
@@ -408,6 +461,10 @@ def _restarted(n: Node, incarnation: int, reason: str) -> Step:
     if n.sdk and n.world is not None and n.breaking is not Break.INTERRUPT:
         effects = _tell_interrupt(n, n.world, reason)
     n = _without_acks(replace(n, incarnation=incarnation, pending=None, world=None, breaking=None))
+    if n.on_word:
+        running, asked = _running(n), n.stopping is not None
+        n, effects = _rejoin_if_stopped(replace(n, stopping=After.RENEW))
+        return n, effects if asked or not running else (StopProcesses(running, n.plain_grace),)
     if not n.sdk:
         return _stop_plain(n, After.REJOIN)
     dead = _which(n, lambda slot: slot.phase is not Phase.RUNNING)
@@ -455,6 +512,8 @@ def said(n: Node, local_rank: int, message: FromProcess) -> Step:
             return n, ()  # the saver's business
         case DatasetNamed() | ShardsSaid() | StreamSaid() | WorldStands() | LedgerWanted() | LedgerPut():
             return n, ()  # the shards' business
+        case Word():
+            return n, ()  # passed on as it is
         case _:
             assert_never(message)
 
@@ -523,7 +582,7 @@ def ended(n: Node, local_rank: int, exit: ProcessExit) -> Step:
         incarnation=n.incarnation,
         local_rank=local_rank,
         pid=n.slots[local_rank].pid or 0,
-        code=exit.code,
+        code=_EXIT_TERMINATED if _was_terminated(n, exit) else exit.code,
         oom=exit.oom,
         error=exit.error,
         uptime_seconds=exit.uptime_seconds,
@@ -547,6 +606,11 @@ def ended(n: Node, local_rank: int, exit: ProcessExit) -> Step:
     return _failed(n, local_rank, exit, told_master)
 
 
+def _was_terminated(n: Node, exit: ProcessExit) -> bool:
+    """It left because we passed on a signal to end: the master has let nobody go, and must not believe that it had."""
+    return exit.code == EXIT_LEFT and n.ending is not None and n.ending.tells_exits
+
+
 def _failed(n: Node, local_rank: int, exit: ProcessExit, told_master: Exited) -> Step:
     effects: tuple[Effect, ...] = (Send(told_master),)
     if not n.sdk:
@@ -560,16 +624,39 @@ def _failed(n: Node, local_rank: int, exit: ProcessExit, told_master: Exited) ->
     return replace(n, breaking=Break.INTERRUPT), effects
 
 
+# Somebody speaks for the processes -----------------------------------------------------------------------
+
+
+def launched(n: Node) -> Step:
+    """Start them, unless they run."""
+    if n.ending is not None or n.stopping is not None or _running(n):
+        return n, ()
+    return _start(n, tuple(range(len(n.slots))), world=None, store={})
+
+
+def halted(n: Node) -> Step:
+    """Stop them until they are launched again."""
+    if n.ending is not None or n.stopping is not None:
+        return n, ()
+    running = _running(n)
+    if not running:
+        return n, (Halted(),)
+    return replace(n, stopping=After.HALT), (StopProcesses(running, n.plain_grace),)
+
+
 # The agent itself ----------------------------------------------------------------------------------------
 
 
 def signalled(n: Node, number: int, name: str, *, grace: float) -> Step:
     """The agent got a signal that ends it. A second one ends it at once.
 
-    A node that joined by itself leaves by itself: that is said when its processes have ended. One that was started
-    for the job is a loss, and the master hears of each process that ends.
+    A node that joined by itself leaves by itself: that is said when its processes have ended. But a parameter server
+    stays until the others have taken over what it holds. One that was started for the job is a loss, and the master
+    hears of each process that ends.
     """
     n = replace(n, signals=n.signals + 1)
+    if n.serves and n.joined and n.welcomed and n.ending is None and not n.going:
+        return replace(n, going=True), (Send(Going(incarnation=n.incarnation)),)
     if n.ending is not None:
         return n, (StopProcesses(_running(n), 0.0),) if n.signals > 1 and _running(n) and not n.ended else ()
     left = Left(incarnation=n.incarnation) if n.joined and n.welcomed else None
@@ -601,7 +688,7 @@ def _start(n: Node, ranks: tuple[int, ...], *, world: World | None, store: Mappi
 
 def _start_if_idle(n: Node) -> Step:
     """Processes that wait for a world by themselves need not wait to be started."""
-    if not n.sdk or n.ending is not None or any(slot.phase is not Phase.IDLE for slot in n.slots):
+    if not n.sdk or n.on_word or n.ending is not None or any(slot.phase is not Phase.IDLE for slot in n.slots):
         return n, ()
     n = _without_acks(replace(n, pending=None))
     return _start(n, tuple(range(len(n.slots))), world=None, store={})
@@ -615,8 +702,11 @@ def _stop_plain(n: Node, after: After) -> Step:
 
 
 def _rejoin_if_stopped(n: Node) -> Step:
-    if _running(n) or n.stopping is not After.REJOIN:
+    if _running(n) or n.stopping is After.RESTART or n.stopping is None:
         return n, ()
+    if n.stopping in (After.HALT, After.RENEW):
+        news: Effect = Halted() if n.stopping is After.HALT else Renewed()
+        return replace(n, stopping=None, slots=(Slot(),) * len(n.slots)), (news,)
     n = replace(n, stopping=None, pending=None, acked=None, slots=(Slot(),) * len(n.slots))
     n, effects = _start_if_idle(n)  # it was learnt meanwhile that they use the SDK
     return n, effects or (Send(_ready(n)),)

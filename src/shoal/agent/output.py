@@ -242,12 +242,20 @@ class Stream:
         """The last of what was printed."""
         return bytes(self._tail[-TAIL:])
 
+    def reroute(self, route: Route) -> None:
+        """What is printed from now on goes there."""
+        self._take_all()
+        self._route = route
+
     def finish(self) -> None:
         """The process has ended: take what is still in the pipe, and wait for nobody who inherited its other end."""
+        self._take_all()
+        self._close()
+
+    def _take_all(self) -> None:
         for _ in range(64):  # a pipe holds at most a megabyte
             if not self._read():
                 break
-        self._close()
 
     def _listen(self) -> None:
         if self._open:

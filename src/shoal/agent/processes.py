@@ -69,6 +69,13 @@ class Process:
     def stderr_tail(self) -> bytes:
         return self._streams["stderr"].tail
 
+    def adopt(self, outputs: Callable[[str], Route], ended: Callable[["Process", int], None]) -> None:
+        """Another owner hears of it from now on. Its life is counted from here."""
+        self._ended = ended
+        self._started = time.monotonic()
+        for name, stream in self._streams.items():
+            stream.reroute(outputs(name))
+
     def stop(self, grace: float) -> None:
         """SIGTERM now, SIGKILL after the grace period. Asked again, the shorter time counts."""
         if not self.is_running:

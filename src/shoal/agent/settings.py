@@ -47,6 +47,9 @@ class ReconnectSettings:
     """Seconds one attempt may take, handshake included."""
     master_timeout: float = 60.0
     """Seconds without a master after which the agent stops its processes and ends: nobody could use their work."""
+    going_timeout: float = 30.0
+    """The same for a parameter server that was told to end and waits to be let go: a master that is started again is
+    back by then, and the master of a job that is over is not."""
 
     def __post_init__(self) -> None:
         if not 0 < self.first_delay <= self.longest_delay:
@@ -110,6 +113,15 @@ class AgentSettings:
     """Where peers reach this node. Stores and collectives bind to it, so it is loopback unless said otherwise."""
     role: str = "default"
     """ROLE_NAME of the training processes."""
+    seat: int = 0
+    """The node's place among those of its role."""
+    tf_workers: tuple[str, ...] = ()
+    """The script only reads TF_CONFIG: the address of every worker that there can be, by seat. Empty: it does not."""
+    tf_servers: tuple[str, ...] = ()
+    """And of every parameter server."""
+    spare_after: float | None = None
+    """Seconds after a parameter server serves until another process of it is started, which waits to take its place.
+    Not at once, for imports of TensorFlow should not compete. None: there is no such process."""
     run_id: str = ""
     """TORCHELASTIC_RUN_ID; empty: the job's name."""
     max_restarts: int | None = None
@@ -136,6 +148,12 @@ class AgentSettings:
     """Seconds a hanging process gets to write its stacks before it is killed."""
     overdue: float = 10.0
     """Seconds after SIGKILL until a process that the kernel does not let go of (a dead file system) is given up."""
+    stopped_after: float = 3.0
+    """Seconds that a process of a job with parameter servers may be stopped (SIGSTOP) before it is killed: others wait
+    for it and get no error. Long enough for a Ctrl-Z by mistake."""
+    silent_after: float = 30.0
+    """Seconds that a parameter server, which tells twice a second that it is there, may be silent before it is killed.
+    A machine that swaps is not dead."""
     flush_wait: float = 1.0
     """Seconds a slow console gets to take some of the last lines when the agent ends; then it gets as many again."""
     goodbye_wait: float = 5.0
@@ -156,7 +174,19 @@ class AgentSettings:
             raise BadInput(f"incarnations count from 1, got {self.incarnation}")
         if not self.address:
             raise BadInput("an agent needs an address at which its peers reach it")
-        for name in ("grace", "plain_grace", "dump_wait", "overdue", "flush_wait", "goodbye_wait", "store_warm_delay"):
+        if self.spare_after is not None and self.spare_after < 0:
+            raise BadInput(f"spare_after must not be negative, got {self.spare_after}")
+        for name in (
+            "grace",
+            "plain_grace",
+            "dump_wait",
+            "overdue",
+            "stopped_after",
+            "silent_after",
+            "flush_wait",
+            "goodbye_wait",
+            "store_warm_delay",
+        ):
             if getattr(self, name) < 0:
                 raise BadInput(f"{name} must not be negative, got {getattr(self, name)}")
 

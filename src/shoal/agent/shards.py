@@ -193,11 +193,11 @@ class Desk:
             self._lost((owner, dataset), (attempt,))
         for ask in sent.asks:
             self._counted(ask, answer.number)
+        for refusal in answer.unusable:  # before anything is given that they might take for theirs
+            self._unusable(refusal)
         wanted = {(ask.owner, ask.dataset) for ask in sent.asks if ask.want}
         for given in answer.given:
             self._given(given, asked=(given.owner, given.dataset) in wanted)
-        for refusal in answer.unusable:
-            self._unusable(refusal)
         self._noted(sent, refused={refusal.dataset for refusal in answer.unusable})
         self._marked(sent, answer)
         for departure in sent.departed:

@@ -11,6 +11,7 @@ Exit codes of the agent process:
 | 1       | the agent failed: no master for too long, bytes that are no messages, no address to bind to |
 | 76      | the master refuses this agent: starting it again cannot help                                |
 | 77      | as 0, and a training process had said that it leaves (exit 77)                              |
+| 78      | the job has failed, and the node had joined by itself: starting it again cannot help        |
 | 128 + n | signal n ended the node; the master was told that it left if it had joined by itself        |
 """
 
@@ -20,7 +21,7 @@ import os
 import signal
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import assert_never
 
@@ -30,6 +31,7 @@ from shoal.agent import node as core
 from shoal.agent.cgroups import NodeLimits
 from shoal.agent.environment import arguments, environment
 from shoal.agent.failures import OomCounter, error_of
+from shoal.agent.frozen import LOOK_SECONDS, Watch, is_stopped
 from shoal.agent.gpu import Gpus
 from shoal.agent.guard import Guard
 from shoal.agent.link import MasterLink
@@ -41,15 +43,19 @@ from shoal.agent.saver import Saver
 from shoal.agent.settings import SECRETS, AgentSettings, PrefixStyle, Streams
 from shoal.agent.shards import Desk
 from shoal.agent.sockets import LocalServer
+from shoal.agent.spare import Spare
+from shoal.agent.standin import FREE_SECONDS, Act, Halt, Launch, Say, StandIn, is_free
 from shoal.agent.usage import Stat, Usage, look, usage
+from shoal.agent.voices import Voices
 from shoal.checkpoint.memory import Home, sweep
 from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.core.exits import EXIT_DO_NOT_RESTART, ExitCause, ProcessExit, cause_of, describe
 from shoal.core.ledger import Owner
-from shoal.core.nodes import ProcessSeen
+from shoal.core.nodes import ProcessSeen, Role, parsed
+from shoal.core.ps.words import FromNode
 from shoal.core.rounds import owner_of
 from shoal.core.world import World
-from shoal.wire.local import Attached, CheckpointWord, DataWord, FromProcess
+from shoal.wire.local import SERVING, Attached, CheckpointWord, DataWord, FromProcess, Report
 from shoal.wire.messages import (
     PROTOCOL,
     Ack,
@@ -61,11 +67,14 @@ from shoal.wire.messages import (
     FromMaster,
     Heartbeat,
     Hello,
+    PSSaid,
+    PSTold,
     Welcome,
 )
 
 EXIT_FAILED = 1
 EXIT_NOT_FOUND = 127
+TF_CONFIG = "TF_CONFIG"
 _LONGEST_SOCKET_PATH = 100
 """Characters; the kernel takes 107."""
 _KILLED = 128 + signal.SIGKILL
@@ -85,6 +94,13 @@ async def run(settings: AgentSettings, *, stdout: int = 1, stderr: int = 2) -> i
         return await Shell(settings, guard, directory, memory, Console(stdout), Console(stderr)).run()
     finally:
         guard.close()
+
+
+def _stand_in(settings: AgentSettings) -> StandIn | None:
+    name = parsed(settings.node or "")
+    if not settings.tf_workers or name is None:
+        return None
+    return StandIn(name[0], seat=settings.seat, servers=settings.tf_servers, workers=settings.tf_workers)
 
 
 def _private_directory(parent: Path | None) -> Path:
@@ -121,12 +137,18 @@ class Shell:
         self._guard = guard
         self._directory = directory
         self._consoles = {"stdout": stdout, "stderr": stderr}
+        self._stand_in = _stand_in(settings)
+        self._launch_due = False
+        """The stand-in's process is to be started as soon as its address is free."""
+        self._told_in_use = False
         self._node = core.a_node(
             name=settings.node or "",
             incarnation=settings.incarnation,
             slots=settings.slots,
             plain_grace=settings.plain_grace,
             joined=settings.node is None,
+            on_word=self._stand_in is not None,
+            serves=settings.node is None and settings.role == Role.PS,
         )
         self._steps: deque[Callable[[core.Node], core.Step]] = deque()
         self._doing = False
@@ -142,6 +164,8 @@ class Shell:
             note=self.note,
             ended=lambda: self._process_ended.set(),
         )
+        self._spare = Spare(guard=guard, note=self.note, ended=lambda: self._process_ended.set())
+        self._spare_due = False
         self._saver = Saver(
             settings.checkpoint,
             home=memory,
@@ -151,6 +175,8 @@ class Shell:
         self._replicas = Replicas(self._saver, token=settings.token, address=settings.address, note=self.note)
         self._desk = Desk()
         self._data_scheduled = False
+        self._voices = Voices()
+        self._watch = Watch(stopped_after=settings.stopped_after, silent_after=settings.silent_after)
         self._is_cut_off = False
         self._gpus = Gpus(settings.environment.get("CUDA_VISIBLE_DEVICES"))
         self._limits = NodeLimits(owns_container=settings.owns_container)
@@ -168,7 +194,8 @@ class Shell:
         background: list[asyncio.Task[None]] = []
         try:
             async with asyncio.TaskGroup() as tasks:
-                background = [tasks.create_task(self._keep_link()), tasks.create_task(self._beat())]
+                keepers = (self._keep_link, self._beat, self._keep_from_freezing, self._keep_launching)
+                background = [tasks.create_task(each()) for each in keepers]
                 end = await self._over
                 await self._flush()
                 await self._data_is_safe()
@@ -205,11 +232,12 @@ class Shell:
         for timer in self._timers.values():
             timer.cancel()
         self._store.close()
+        self._spare.close()
         for process in self._processes.values():
             process.kill()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.overdue):
-                while self._processes or self._store.is_hosting:
+                while self._processes or self._store.is_hosting or self._spare.is_there:
                     self._process_ended.clear()
                     await self._process_ended.wait()
         await self._server.close()
@@ -269,7 +297,13 @@ class Shell:
             prepared=node.prepared,
             sdk=node.sdk,
             term=0 if self._welcome is None else self._welcome.term,
+            role=settings.role if node.serves and not node.name else "",
         )
+
+    @property
+    def patience(self) -> float:
+        settings = self._settings.reconnect
+        return min(settings.master_timeout, settings.going_timeout) if self._node.going else settings.master_timeout
 
     def welcomed(self, welcome: Welcome) -> None:
         self._welcome = welcome
@@ -278,8 +312,12 @@ class Shell:
             self._replicas.start()
         self._welcome_came.set()
         if self._settings.command or welcome.command:
+            if self._stand_in is not None:
+                self._voices.said(0, self._stand_in.standing)
             self._happen(lambda n: core.welcomed(n, welcome))
             self._desk.reconnected()
+            for word in self._voices.again:
+                self._link.send(PSSaid(incarnation=self._node.incarnation, word=word))
             self._exchange_data()  # before the first heartbeat: with that, a new master knows all that is held here
             self._beat_now.set()
         else:
@@ -301,6 +339,12 @@ class Shell:
             case DataWakes(wakes=wakes):
                 self._desk.woken(wakes)
                 self._data_soon()
+                return
+            case PSTold(word=word) if self._stand_in is not None:
+                self._act(self._stand_in.told(word))
+                return
+            case PSTold(word=word):
+                self._server.tell(self._voices.listeners, word)
                 return
             case _:
                 pass
@@ -339,11 +383,59 @@ class Shell:
             self._desk.said(self._owner(local_rank, self._processes[local_rank]), message)
             self._data_soon()
             return
+        if not self._node.slots[local_rank].attached:
+            return  # the last words of a process that has ended
+        if isinstance(message, FromNode):
+            self._voices.said(local_rank, message)
+            self._link.send(PSSaid(incarnation=self._node.incarnation, word=message))
+            return
+        if isinstance(message, Report) and message.busy == SERVING:
+            self._watch.heard(local_rank, asyncio.get_running_loop().time())
+            self._want_spare(local_rank)
         self._happen(lambda n: core.said(n, local_rank, message))
 
     def process_detached(self, local_rank: int) -> None:
+        self._voices.gone(local_rank)
+        self._watch.gone(local_rank)
         self._saver.process_gone(local_rank)
         self._happen(lambda n: core.detached(n, local_rank))
+
+    # In the name of a process that only reads TF_CONFIG ----------------------------------------------------
+
+    def _act(self, acts: tuple[Act, ...]) -> None:
+        for act in acts:
+            match act:
+                case Say(word=word):
+                    self._voices.said(0, word)
+                    self._link.send(PSSaid(incarnation=self._node.incarnation, word=word))
+                case Launch():
+                    self._launch_due = True  # `_keep_launching` sees it
+                case Halt():
+                    self._launch_due = False
+                    self._happen(core.halted)
+                case _:
+                    assert_never(act)
+
+    async def _keep_launching(self) -> None:
+        """A server's process is due whenever it has none, a worker's when it was told to go."""
+        stand_in = self._stand_in
+        while stand_in is not None:
+            await asyncio.sleep(FREE_SECONDS)
+            is_idle = all(slot.phase is core.Phase.IDLE for slot in self._node.slots)
+            self._launch_due |= stand_in.is_server and self._node.welcomed and is_idle
+            if self._launch_due:
+                self._launch_if(await asyncio.to_thread(is_free, stand_in.address), stand_in.address)
+
+    def _launch_if(self, free: bool, address: str) -> None:
+        """Start the process that is due, unless somebody has its address: who had it before may still be there."""
+        if not self._launch_due:
+            return  # it was told to stop meanwhile
+        if free:
+            self._launch_due = self._told_in_use = False
+            self._happen(core.launched)
+        elif not self._told_in_use:
+            self._told_in_use = True
+            self.note(f"{address} is in use, or does not lead here yet: the process starts when it is free")
 
     # Data -------------------------------------------------------------------------------------------------
 
@@ -396,17 +488,57 @@ class Shell:
                 self._later("warm", self._settings.store_warm_delay, self._warm_store)
             case core.CloseStore():
                 self._store.close()
+            case core.Halted() if self._stand_in is not None:
+                self._act(self._stand_in.halted())
+            case core.Renewed() if self._stand_in is not None:
+                self._launch_due = False
+                self._act(self._stand_in.renewed())
+            case core.Halted() | core.Renewed():
+                pass  # nobody speaks for them
             case core.End():
                 self._over.set_result(effect)
             case _:
                 assert_never(effect)
 
     def _start(self, local_rank: int, effect: core.StartProcesses) -> None:
-        settings, node = self._settings, self._node
-        assert self._welcome is not None
+        settings = self._settings
         logs = self._log_directory(local_rank)
         error_file = (logs or self._directory) / ("error.json" if logs else f"error-{local_rank}.json")
         error_file.unlink(missing_ok=True)
+        variables = self._variables(local_rank, effect.world, effect.store, error_file)
+        command = self._command
+
+        def outputs(stream: str) -> Route:
+            return self._outputs(local_rank, stream, logs)
+
+        def ended(process: Process, code: int) -> None:
+            self._ended(local_rank, process, code, error_file)
+
+        try:
+            process = self._spare.taken(variables, outputs=outputs, ended=ended) or Process(
+                arguments(command, local_rank),
+                guard=self._guard,
+                environment=variables,
+                working_dir=settings.working_dir,
+                outputs=outputs,
+                ended=ended,
+            )
+        except OSError as exc:
+            self._not_started(local_rank, command, exc)
+            return
+        self._processes[local_rank] = process
+        self._happen(lambda n: core.started(n, local_rank, process.pid))
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        assert self._welcome is not None
+        return self._settings.command or self._welcome.command
+
+    def _variables(
+        self, local_rank: int, world: World | None, store: Mapping[str, bytes], error_file: Path
+    ) -> dict[str, str]:
+        settings, node = self._settings, self._node
+        assert self._welcome is not None
         variables = environment(
             settings,
             node=node.name,
@@ -415,24 +547,32 @@ class Shell:
             max_restarts=self._welcome.max_restarts if settings.max_restarts is None else settings.max_restarts,
             socket=self._server.path,
             error_file=error_file,
-            world=effect.world,
-            store=effect.store,
+            world=world,
+            store=store,
+            checkpoint=self._welcome.checkpoint,
         )
-        command = settings.command or self._welcome.command
+        if self._stand_in is not None:
+            variables[TF_CONFIG] = self._stand_in.tf_config()
+        return variables
+
+    def _want_spare(self, local_rank: int) -> None:
+        """A parameter server serves: soon another process of it is to wait beside it."""
+        after, spare = self._settings.spare_after, self._spare
+        if after is not None and not self._spare_due and not spare.is_there and not spare.is_given_up:
+            self._spare_due = True
+            self._later("spare", after, lambda: self._start_spare(local_rank))
+
+    def _start_spare(self, local_rank: int) -> None:
+        self._spare_due = False
+        if local_rank not in self._processes or self._node.ending is not None or self._spare.is_there:
+            return  # the next one that serves asks again
+        variables = self._variables(local_rank, None, {}, self._directory / "error-spare.json")
         try:
-            process = Process(
-                arguments(command, local_rank),
-                guard=self._guard,
-                environment=variables,
-                working_dir=settings.working_dir,
-                outputs=lambda stream: self._outputs(local_rank, stream, logs),
-                ended=lambda process, code: self._ended(local_rank, process, code, error_file),
+            self._spare.start(
+                arguments(self._command, local_rank), environment=variables, working_dir=self._settings.working_dir
             )
         except OSError as exc:
-            self._not_started(local_rank, command, exc)
-            return
-        self._processes[local_rank] = process
-        self._happen(lambda n: core.started(n, local_rank, process.pid))
+            self.note(f"cannot start a spare process of {self._command[0]}: {exc}")
 
     def _not_started(self, local_rank: int, command: tuple[str, ...], exc: OSError) -> None:
         error = f"cannot start {command[0]}: {exc.strerror} ({exc.filename})"
@@ -443,6 +583,9 @@ class Shell:
     def _ended(self, local_rank: int, process: Process, code: int, error_file: Path) -> None:
         del self._processes[local_rank]
         self._server.drop(local_rank)
+        self._watch.gone(local_rank)
+        if self._stand_in is None:
+            self._voices.gone(local_rank)
         owner = self._owner(local_rank, process)
         exit = ProcessExit(
             code=code,
@@ -569,6 +712,17 @@ class Shell:
             gpus, node = self._gpus.look(), self._limits.look()
             self._link.send(Heartbeat(incarnation=self._node.incarnation, processes=processes, gpus=gpus, node=node))
             self._ooms_seen = self._ooms.read()
+
+    async def _keep_from_freezing(self) -> None:
+        """End processes that speak of parameter servers and stand still. They are not asked for their stacks: who is
+        stopped does not answer."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            spoken = {rank: self._processes[rank] for rank in self._voices.listeners if rank in self._processes}
+            stopped = [rank for rank, process in spoken.items() if is_stopped(process.pid)]
+            for rank, why in self._watch.look(stopped, asyncio.get_running_loop().time()).items():
+                self._watch.gone(rank)
+                self._kill(core.KillProcesses((rank,), (), f"it is frozen: {why}"))
 
     def _stat(self, local_rank: int, process: Process, used: dict[int, Usage]) -> ProcessSeen | None:
         if process.pid not in used:

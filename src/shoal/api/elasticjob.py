@@ -51,6 +51,8 @@ class Role(StrEnum):
     EVALUATOR = "evaluator"
 
 
+MAX_SCORES, MAX_METRICS, MAX_METRIC = 10, 16, 64
+"""Scores that are told, figures of each, and letters of a figure's name."""
 SPEED = a_measure("A speed; 0 also where none is known.")
 
 
@@ -151,6 +153,23 @@ class ReplicaSpecs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 class Checkpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     path: Annotated[str, a_text("Where checkpoints are kept; it must outlive any Pod.", min_length=1, required=True)]
+    every_seconds: Annotated[
+        int | None,
+        a_count(
+            "How often a job with parameter servers makes one; others do when their script says. Default 600.",
+            minimum=1,
+            maximum=2**31 - 1,
+        ),
+    ] = None
+    keep: Annotated[int | None, a_count("How many are left there. Default 3.", minimum=1, maximum=2**31 - 1)] = None
+    fuzzy: Annotated[
+        bool | None,
+        Field(
+            "With parameter servers: workers train on while the model is saved, so that its parts are not of one "
+            "moment. The manifest says so. Not the last one.",
+            default=False,
+        ),
+    ] = None
 
 
 class ElasticJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
@@ -188,6 +207,13 @@ class ElasticJobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
         ),
     ] = None
     checkpoint: Annotated[Checkpoint | None, Field("Checkpoints on storage.")] = None
+    tf_config: Annotated[
+        bool | None,
+        Field(
+            "The script does not use `shoal.tensorflow`: it gets `TF_CONFIG`, and is started again when the parameter "
+            "servers change."
+        ),
+    ] = None
     ttl_seconds_after_finished: Annotated[
         int | None, a_count("The job is deleted so long after its end; without it, never.", maximum=2**31 - 1)
     ] = None
@@ -256,6 +282,13 @@ class Decision(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     at: Annotated[datetime, Field("When.", required=True)]
 
 
+class RoleGiven(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What an ask gives each member of a role."""
+
+    role: Annotated[str, Field("The role.", enum=tuple(Role), required=True)]
+    resource: Annotated[ResourceSpec, Field("What each gets.", required=True)]
+
+
 class Accepted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """When an ask was first seen in its present form: the last changed wins."""
 
@@ -269,6 +302,7 @@ class Accepted(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     generation: Annotated[int, Field("The object's generation.", minimum=0, int64=True, required=True)]
     at: Annotated[datetime, Field("When the operator first saw it so.", required=True)]
     counts: Annotated[list[RoleCount] | None, Field("The counts it pins.", max_items=8)] = None
+    resources: Annotated[list[RoleGiven] | None, Field("The resources it pins.", max_items=8)] = None
     optimize_mode: Annotated[str | None, a_text("Of `spec`: the mode it named.", max_length=32)] = None
 
 
@@ -284,7 +318,11 @@ class Member(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw
     resource: Annotated[ResourceSpec | None, Field("What it gets instead of its role's.")] = None
     avoid_hosts: Annotated[
         list[str] | None,
-        Field("Hosts it must not run on.", max_items=64, item=Field("A host.", min_length=1, max_length=253)),
+        Field(
+            "Others are preferred to these hosts.",
+            max_items=64,
+            item=Field("A host.", min_length=1, max_length=253),
+        ),
     ] = None
     replaces: Annotated[str | None, a_name("The Pod whose place it takes.")] = None
     relaunches: Annotated[int | None, a_count("Replacements of this place by members' own fault.")] = None
@@ -316,8 +354,9 @@ class MasterRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
 
     since: Annotated[datetime | None, Field("When its term began.")] = None
     uid: Annotated[str | None, a_text("Of its Pod, once that was seen.", max_length=64)] = None
-    failures: Annotated[int | None, a_count("Masters in a row that were never ready.", maximum=2**31 - 1)] = None
+    failures: Annotated[int | None, a_count("Masters in a row that failed unready.", maximum=2**31 - 1)] = None
     was_ready: Annotated[bool | None, Field("This one has been ready.")] = None
+    needed_since: Annotated[datetime | None, Field("Since when this one is waited for to be ready.")] = None
     silent_since: Annotated[datetime | None, Field("Since when no master answers.")] = None
     stopped: Annotated[bool | None, Field("None is wanted: the job is suspended.")] = None
 
@@ -360,6 +399,20 @@ class Figures(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, k
     left_out: Annotated[int | None, a_count("How many nodes are not listed.")] = None
 
 
+class Metric(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """One figure of a score."""
+
+    name: Annotated[str, a_text("Which.", max_length=MAX_METRIC, required=True)]
+    value: Annotated[str, a_text("A number, as text: it may be any.", max_length=32, required=True)]
+
+
+class Score(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What the evaluator found of one checkpoint."""
+
+    step: Annotated[int, Field("The checkpoint's step.", minimum=0, int64=True, required=True)]
+    metrics: Annotated[list[Metric] | None, Field("None: it could not be scored.", max_items=MAX_METRICS)] = None
+
+
 class Training(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What the master reports. It alone writes this."""
 
@@ -376,6 +429,7 @@ class Training(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     error: Annotated[str | None, a_text("The last traceback, shortened.", max_length=8192)] = None
     last_decision: Annotated[Decision | None, Field("The master's last decision.")] = None
     figures: Annotated[Figures | None, Field("What the job uses and how fast it is, twice a minute.")] = None
+    scores: Annotated[list[Score] | None, Field("The last scores, the newest last.", max_items=MAX_SCORES)] = None
 
 
 class ElasticJobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

@@ -25,6 +25,9 @@ from shoal.api.elasticjob import (
 from shoal.api.fields import Template
 from shoal.api.resources import Resource, of_spec, of_template
 
+UID_LETTERS = 8
+"""Of a uid in the name of a directory: enough to tell jobs of one name apart, and short enough to read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDefaults:
@@ -83,6 +86,13 @@ class JobSpec:
     node_unit: int = 1
     global_batch: int | None = None
     checkpoint_path: str | None = None
+    """As it is given; `checkpoint_dir` is where they go."""
+    checkpoint_seconds: int | None = None
+    checkpoint_keep: int | None = None
+    tf_config: bool = False
+    """Its script only reads `TF_CONFIG`."""
+    checkpoint_fuzzy: bool = False
+    """Saved while training goes on."""
     ttl_after_finished: timedelta | None = None
     active_deadline: timedelta | None = None
     managed_by: str | None = None
@@ -93,6 +103,20 @@ class JobSpec:
     @property
     def worker(self) -> RoleNeeds:
         return self.roles[Role.WORKER]
+
+    @property
+    def checkpoint_dir(self) -> str | None:
+        """Where the job's checkpoints go."""
+        if self.checkpoint_path is None or self.strategy is not Strategy.PARAMETER_SERVER:
+            return self.checkpoint_path
+        return own_directory(self.checkpoint_path, self.name, self.uid)
+
+
+def own_directory(path: str, job: str, uid: str) -> str:
+    """The directory of one job with parameter servers in a path that others may have too, and the job of the same name
+    before it: its checkpoints have numbers, and those of another job are not its own. A uid that begins with the job's
+    name is its name already."""
+    return f"{path.rstrip('/')}/{uid if uid.startswith(f'{job}.') else f'{job}.{uid[:UID_LETTERS]}'}"
 
 
 def normalise(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
@@ -115,6 +139,10 @@ def normalise(job: ElasticJob, defaults: JobDefaults | None = None) -> JobSpec:
         node_unit=spec.node_unit or 1,
         global_batch=spec.global_batch,
         checkpoint_path=spec.checkpoint.path if spec.checkpoint else None,
+        checkpoint_seconds=spec.checkpoint.every_seconds if spec.checkpoint else None,
+        checkpoint_keep=spec.checkpoint.keep if spec.checkpoint else None,
+        tf_config=bool(spec.tf_config),
+        checkpoint_fuzzy=spec.checkpoint is not None and bool(spec.checkpoint.fuzzy),
         ttl_after_finished=_seconds(spec.ttl_seconds_after_finished),
         active_deadline=_seconds(spec.active_deadline_seconds),
         managed_by=spec.managed_by,

@@ -168,6 +168,21 @@ def _spec() -> Iterator[Rule]:
     )
     yield Rule(
         at="spec",
+        field="tfConfig",
+        cel=f"!has(self.tfConfig) || !self.tfConfig || {servers}",
+        message="TF_CONFIG is for scripts that train with parameter servers: add spec.parameterServer with a template",
+        holds=lambda spec: not spec.get("tfConfig") or _has_servers(spec),
+    )
+    yield Rule(
+        at="spec",
+        field="tfConfig",
+        cel="!has(self.tfConfig) || !self.tfConfig || !(has(self.chief) || self.?replicaSpecs.?chief.hasValue()"
+        " || has(self.evaluator) || self.?replicaSpecs.?evaluator.hasValue())",
+        message="with tfConfig worker 0 is the chief, and nobody tells an evaluator of checkpoints: remove both roles",
+        holds=lambda spec: not spec.get("tfConfig") or not ({"chief", "evaluator"} & _mentioned(spec)),
+    )
+    yield Rule(
+        at="spec",
         field="nodeUnit",
         cel="!has(self.nodeUnit) || !has(self.worker) || !has(self.worker.max) || self.worker.max >= self.nodeUnit",
         message="nodeUnit must not exceed worker.max: no count of workers could satisfy both",
@@ -205,7 +220,7 @@ def _one_template(own: str, mapped: str) -> Rule:
 
 def _immutables() -> Iterator[Rule]:
     """What the members of a running job were made of. `oldSelf.suspend`: nothing runs, so anything may change."""
-    paths = ["distributionStrategy", "globalBatch", "managedBy"]
+    paths = ["distributionStrategy", "globalBatch", "managedBy", "tfConfig"]
     paths += [f"{own}.template" for own, _ in ROLES]
     paths += [f"replicaSpecs.{mapped}.template" for _, mapped in ROLES]
     for path in paths:
@@ -242,6 +257,11 @@ def _strategy(spec: Written) -> Strategy | None:
 
 def _has_servers(spec: Written) -> bool:
     return "parameterServer" in spec or "ps" in _of(spec, "replicaSpecs")
+
+
+def _mentioned(spec: Written) -> set[str]:
+    """Names of roles, wherever they stand."""
+    return {*spec, *_of(spec, "replicaSpecs")}
 
 
 def _of(written: Written, name: str) -> Written:
@@ -297,6 +317,7 @@ _MIN, _MAX = "min__dash__instance", "max__dash__instance"
 """How CEL writes names with a '-'."""
 _FIXED = (
     *("image", "passes", "port", "ports_num", "ports_num_for_sparse", "volumes", "VolumeMounts", "envs", "master"),
+    "checkpoint",
     *(f"trainer.{name}" for name in ("entrypoint", "workspace", "resources", "envs", "passes")),
     *(f"pserver.{name}" for name in ("entrypoint", "resources", "envs")),
 )

@@ -50,7 +50,11 @@ class PodMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, k
     resource: Annotated[ResourceSpec | None, Field("What it gets.")] = None
     avoid_hosts: Annotated[
         list[str] | None,
-        Field("Hosts it must not run on.", max_items=64, item=Field("A host.", min_length=1, max_length=253)),
+        Field(
+            "Others are preferred to these hosts.",
+            max_items=64,
+            item=Field("A host.", min_length=1, max_length=253),
+        ),
     ] = None
     replaces: Annotated[str | None, a_name("The Pod whose place it takes.")] = None
 
@@ -75,7 +79,7 @@ class ScalePlanSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     ps_hosts: Annotated[
         list[str] | None,
         Field(
-            "The addresses of the parameter servers.",
+            "Accepted for older YAML, and read by nobody: a parameter server's address is that of its Pod.",
             max_items=1024,
             item=Field("An address.", min_length=1, max_length=261),
         ),

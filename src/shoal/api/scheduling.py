@@ -31,7 +31,12 @@ class SchedulingStatus(msgspec.Struct, frozen=True, rename="camel", omit_default
     settling: Annotated[bool | None, Field("Its last change is not done yet.")] = None
     frozen_until: Annotated[datetime | None, Field("Until then it is not resized without need.")] = None
     asked: Annotated[int | None, a_count("The most it asked for when that was decided.")] = None
+    held_to: Annotated[int | None, a_count("It is given no more trainers until `heldUntil`.")] = None
+    held_until: Annotated[
+        datetime | None, Field("Until then it is not tried again whether Kubernetes finds hosts for more.")
+    ] = None
     waiting_since: Annotated[datetime | None, Field("Since when it waits to be admitted.")] = None
     place: Annotated[int | None, a_count("Its place in the queue; 1 is next.", maximum=2**31 - 1)] = None
     code: Annotated[str | None, a_text("Why, in one word.", max_length=64)] = None
     reason: Annotated[str | None, a_text("Why, in a sentence.")] = None
+    by: Annotated[str | None, a_text("The operator that has written this.", max_length=320)] = None

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from shoal.api.elasticjob import JobPriority
+from shoal.api.elasticjob import Checkpoint, JobPriority
 from shoal.api.fields import MAX_ENTRIES, MAX_NAME, QUANTITY, Field, IntOrString, a_count, a_text
 from shoal.api.meta import Conditions, ObjectMeta, ObservedGeneration
 from shoal.api.scheduling import FREEZING_WINDOW, SchedulingStatus
@@ -138,6 +138,7 @@ class TrainingJobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     trainer: Annotated[TrainerSpec, Field("The members that train: a batch Job.", required=True)]
     pserver: Annotated[PserverSpec | None, Field("The members that hold parameters: a ReplicaSet.")] = None
     master: Annotated[MasterSpec | None, Field("The member that deals out data, and its etcd.")] = None
+    checkpoint: Annotated[Checkpoint | None, Field("Checkpoints on storage, of a job whose master is ours.")] = None
     priority: Annotated[
         str | None, Field("The job's weight with the scheduler. Default `Normal`.", enum=tuple(PRIORITIES))
     ] = None
@@ -218,9 +219,10 @@ class TrainingCondition(StrEnum):
     IMAGE_MISSING = "ImageMissing"
     """Neither the job nor the operator's settings name an image."""
     SERVERS_FIXED = "ServersFixed"
-    """It asks for a range of parameter servers and gets its least: its trainers would not notice more."""
+    """It asks for a range of parameter servers and gets its least: its trainers would not notice more, or fewer."""
     STATE_NOT_KEPT = "StateNotKept"
-    """Its owner has suspended it, and what its master knew went with an etcd that has no volume."""
+    """Its owner has suspended it, and what its master knew went with an etcd that has no volume; or it has no Pods, and
+    what its parameter servers held is kept nowhere."""
     DEGRADED = "Degraded"
     SUCCEEDED = "Succeeded"
 
@@ -239,8 +241,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 class ScaleRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     at: Annotated[datetime, Field("When.", required=True)]
-    from_: Annotated[int, a_count("Trainers before.", required=True)] = msgspec.field(name="from")
-    to: Annotated[int, a_count("Trainers from then on.", required=True)]
+    from_: Annotated[int, a_count("How many before.", required=True)] = msgspec.field(name="from")
+    to: Annotated[int, a_count("How many from then on.", required=True)]
+    role: Annotated[str | None, Field("Of which role. Default: trainer.", enum=tuple(TrainingRole))] = None
     reason: Annotated[str | None, a_text("Why.")] = None
 
 

@@ -3,7 +3,9 @@
 `understand` reads a TrainingJob that `problems` has nothing against. A job is *ours* when its master is: there is a
 `master` that names no entrypoint of its own, and trainers have one. Then trainers run it under `shoal agent`, join the
 master by themselves, and see every change of their number. Any other job runs what it says, or what its image does.
-Parameter servers stay at their least number in every job: the master has no place for them in its world yet.
+
+Parameter servers of such a job that name no entrypoint of their own are ours as well: they run the trainers' under
+`shoal agent --role ps`, and trainers follow every change of their number. Any others stay at their least number.
 """
 
 from collections.abc import Mapping
@@ -71,6 +73,8 @@ class TrainingSpec:
     host_network: bool
     node_selector: Mapping[str, str]
     written: TrainingJobSpec
+    servers_stay: str = ""
+    """Why the parameter servers that it has stay as they are, whatever is written; empty: they need not."""
 
     @property
     def is_ours(self) -> bool:
@@ -80,6 +84,32 @@ class TrainingSpec:
             and self.master.written.entrypoint is None
             and self.trainer.written.entrypoint is not None
         )
+
+    @property
+    def slots(self) -> int:
+        """Training processes in each trainer: one for each device, or one."""
+        return max(1, self.trainer.resource.gpu_num or 0)
+
+    @property
+    def servers_follow(self) -> bool:
+        """Its parameter servers run under our agent: the master has a place for each, and trainers see them come and
+        go."""
+        return self.pserver is not None and not self.servers_fixed
+
+    @property
+    def servers_fixed(self) -> str:
+        """Why trainers would not notice another number of parameter servers; empty: they would."""
+        if not self.is_ours:
+            return "its trainers do not run under `shoal agent`"
+        if self.pserver is not None and self.pserver.written.entrypoint is not None:
+            return "they run an entrypoint of their own, and not the trainers' under `shoal agent`"
+        if self.slots > 1:
+            return f"each trainer has {self.slots} processes, and with parameter servers that follow it has one"
+        return self.servers_stay
+
+    @property
+    def checkpoint_path(self) -> str | None:
+        return None if self.written.checkpoint is None else self.written.checkpoint.path
 
     @property
     def is_elastic(self) -> bool:

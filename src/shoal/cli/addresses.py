@@ -1,8 +1,12 @@
 """Which addresses this machine has, which ports are free, at which address a peer reaches us. Nothing is ever sent."""
 
 import ipaddress
+import itertools
+import random
 import socket
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from shoal.cli.torchrun import Address
 from shoal.core.errors import BadInput
@@ -10,6 +14,11 @@ from shoal.core.errors import BadInput
 LOOPBACK = "127.0.0.1"
 BACKLOG = 2048
 """Connections that may wait while a job has no master."""
+LOWEST_PORT = 10_000
+"""Below it are many that services are known by."""
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+INTERFACES = Path("/sys/class/net")
+_UP, _IS_LOOPBACK = 0x1, 0x8
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not listened on
 
 
@@ -97,3 +106,51 @@ def towards(peer: Address) -> str:
             probe.connect((address, peer.port or 9))
             return str(probe.getsockname()[0])
     return LOOPBACK
+
+
+def free_ports(count: int, *, candidates: Iterable[int] | None = None) -> tuple[int, ...]:
+    """So many ports of this machine that nobody uses now, and that the system gives to nobody of its own accord: they
+    may be used much later. Where it keeps none back they are any that are free."""
+    candidates = list(range(LOWEST_PORT, first_ephemeral()) if candidates is None else candidates)
+    random.shuffle(candidates)  # jobs that start at the same time should not choose the same
+    with ExitStack() as held:
+        found = list(itertools.islice((s for port in candidates if (s := _held(held, port)) is not None), count))
+        found += [held.enter_context(socket.socket()) for _ in range(count - len(found))]
+        for each in found:
+            if not each.getsockname()[1]:
+                each.bind((LOOPBACK, 0))
+        return tuple(each.getsockname()[1] for each in found)
+
+
+def _held(held: ExitStack, port: int) -> socket.socket | None:
+    """None: somebody listens there, on whichever address."""
+    probe = held.enter_context(socket.socket())
+    try:
+        probe.bind(("", port))
+    except OSError:
+        return None
+    return probe
+
+
+def first_ephemeral() -> int:
+    """The first port that the system may give to whoever asks for any."""
+    try:
+        return int(_EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return LOWEST_PORT  # not Linux: nothing is known to be kept back
+
+
+def outward(interfaces: Path = INTERFACES) -> tuple[str, ...]:
+    """The interfaces of this machine that are up and lead out of it."""
+    try:
+        return tuple(sorted(path.name for path in interfaces.iterdir() if _leads_out(path)))
+    except OSError:  # not Linux
+        return tuple(sorted(name for _, name in socket.if_nameindex() if not name.startswith("lo")))
+
+
+def _leads_out(interface: Path) -> bool:
+    try:
+        flags = int((interface / "flags").read_text(), 16)
+    except (OSError, ValueError):
+        return False  # gone meanwhile, or no interface
+    return bool(flags & _UP) and not flags & _IS_LOOPBACK

@@ -232,23 +232,36 @@ def whatif(
 
 @app.command()
 def scale(
-    words: Annotated[list[str], typer.Argument(metavar="[JOB] worker=N", help="How many nodes the job should have.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB] [worker=N|auto] [ps=N|auto] [NODE.cpu=N] [NODE.memory=MIB]",
+            help="How many nodes of each role the job should have (auto: as it finds best), and which of them is "
+            "replaced by one that has more.",
+        ),
+    ] = None,
+    worker: Annotated[int | None, typer.Option("--worker", metavar="N", help="The same as worker=N.")] = None,
+    ps: Annotated[int | None, typer.Option("--ps", metavar="N", help="The same as ps=N.")] = None,
     platform: PlatformName = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     namespace: Namespace = None,
 ) -> None:
-    """Change how many nodes a running job has."""
+    """Change how many nodes a running job has: workers, and parameter servers where it has any."""
     from shoal.cli import jobs
 
-    name, count = jobs.scale_words(words)
+    said = {"worker": worker, "ps": ps}
+    name, wanted = jobs.scale_words([*(words or ()), *(f"{role}={n}" for role, n in said.items() if n is not None)])
     where = Where(platform=platform, kubeconfig=kubeconfig, context=context, namespace=namespace)
     if _is_local(where, name):
-        jobs.scale(_registry(), name, count)
+        jobs.scale(_registry(), name, wanted)
         return
     from shoal.cli import kube_jobs
 
-    kube_jobs.run(where, dict(os.environ), kube_jobs.scale(_needed(name), count))
+    if "migrate" in wanted:
+        raise typer.BadParameter("on Kubernetes a ScalePlan says what single nodes have", param_hint="JOB")
+    counts = {role: None if count == jobs.AUTO else count for role, count in wanted.items()}
+    kube_jobs.run(where, dict(os.environ), kube_jobs.scale(_needed(name), counts))
 
 
 @app.command()

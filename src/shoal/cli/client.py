@@ -8,7 +8,8 @@ import hmac
 import http.client
 import json
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -39,9 +40,9 @@ def stats(entry: Entry, *, nodes: Sequence[str] = ()) -> JobFigures:
         raise ProtocolError(f"job {entry.record.name}: its master's figures are not readable: {exc}") from exc
 
 
-def scale(entry: Entry, count: int) -> str:
-    """Ask for `count` workers; the master's sentence about it."""
-    return _said(_ask(entry, "POST", "/scale", {"worker": count}))
+def scale(entry: Entry, wanted: Mapping[str, Any]) -> str:
+    """Ask for so many nodes of each role, or for others in place of some; the master's sentence about it."""
+    return _said(_ask(entry, "POST", "/scale", dict(wanted)))
 
 
 def stop(entry: Entry, *, reason: str, grace_seconds: float | None) -> str:

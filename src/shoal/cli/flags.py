@@ -174,6 +174,19 @@ def as_seconds(given: Given, *, zero: bool = True) -> float:
     return value
 
 
+def as_pace(given: Given) -> int:
+    """Seconds between two looks at a job that sizes itself, which is how long one sample of its speed takes."""
+    from shoal.core.facts import LONGEST_SAMPLE, SHORTEST_SAMPLE  # only who says it pays for it
+
+    seconds = int(given.text) if given.text.isascii() and given.text.isdigit() else 0
+    if not SHORTEST_SAMPLE <= seconds <= LONGEST_SAMPLE or seconds % 2:
+        raise BadInput(
+            f"{given.source} wants an even number of seconds from {SHORTEST_SAMPLE} to {LONGEST_SAMPLE}, "
+            f"got {given.text!r}"
+        )
+    return seconds
+
+
 def as_mebibytes(given: Given) -> int:
     """Bytes, from a whole number of MiB."""
     return as_int(given, at_least=0) << 20

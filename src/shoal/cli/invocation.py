@@ -65,7 +65,7 @@ def decide(options: RunOptions, facts: EndpointFacts | None) -> Invocation:
         port = options.listen.port if options.listen and options.listen.port is not None else options.port
         return Alone(
             listen=Address(host=host, port=port or 0),
-            agents=options.agents or options.max_nodes,
+            agents=options.agents or _first(options),
             invites=options.listen is not None,
         )
     assert facts is not None
@@ -86,6 +86,13 @@ def decide(options: RunOptions, facts: EndpointFacts | None) -> Invocation:
 
 
 # Finding out ---------------------------------------------------------------------------------------------
+
+
+def _first(options: RunOptions) -> int:
+    """Nodes to begin with: all that there may be, or as few as there may be, if the job finds its size itself."""
+    if not options.autoscale:
+        return options.max_nodes
+    return -(-options.min_nodes // options.node_unit) * options.node_unit
 
 
 def look(endpoint: Address) -> EndpointFacts:

@@ -7,21 +7,28 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from shoal.cli import client, logs
+from shoal.cli.changes import change_why, changes_of
 from shoal.cli.registry import Entry, JobState, Registry, process_started
-from shoal.cli.text import age, clean, seconds
+from shoal.cli.text import age, clean, seconds, sizing_line
 from shoal.core.errors import BadInput, Disconnected, ShoalError
 from shoal.core.figures import JobFigures
+from shoal.core.nodes import parsed
 from shoal.core.view import JobView
 
 TITLES = ("JOB", "PHASE", "NODES", "PROCESSES", "WORLD", "STEP", "STEPS/S", "AGE", "PID", "COMMAND")
+SCALED = ("worker", "ps")
+AUTO = "auto"
+"""As many workers as the job finds best."""
+"""Roles of which a job may have more or fewer."""
 POLL_SECONDS = 0.05
 """How often `stop` looks whether the job's process is gone."""
 
@@ -129,6 +136,14 @@ def describe(registry: Registry, name: str, *, output: str) -> None:
         print(
             clean(f"  world {resize.generation}: {resize.before} to {resize.after} processes{pause}: {resize.reason}")
         )
+    for change in changes_of(job.view)[-10:]:
+        version = f"version {change.version}" if change.version is not None else change.kind
+        pause = f", {seconds(change.pause)} pause" if change.outcome == "done" else ""
+        print(f"  {version}: {change.before} to {change.after} parameter servers{pause}: {change_why(change)}")
+    if job.view.servers is not None:
+        for step, metrics in job.view.servers.scores[-10:]:
+            figures = ", ".join(f"{clean(name)} {value:.4g}" for name, value in sorted(metrics.items()))
+            print(f"  scored at step {step}: {figures or 'not'}")
     if job.view.error:
         print(clean(job.view.error))
 
@@ -137,6 +152,8 @@ def why(registry: Registry, name: str | None, *, output: str) -> None:
     """What was decided, the newest first."""
     job = look(choose(registry, name, ended=True))
     if job.view is None:
+        if job.entry.state is JobState.LOST:
+            raise ShoalError(lost_line(job.entry))
         raise ShoalError(f"job {job.entry.record.name} is {job.phase}: {job.silent or 'nothing is known of it'}")
     now = datetime.now(UTC)
     lines = [(age(now - each.at), each.reason) for each in reversed(job.view.decisions)]
@@ -145,6 +162,8 @@ def why(registry: Registry, name: str | None, *, output: str) -> None:
         print_value(said, output)
         return
     print(clean(f"job {job.entry.record.name}: {job.phase}: {job.view.reason}"))
+    if job.view.sizing is not None:
+        print(clean(f"  size: {sizing_line(job.view.sizing)}"))
     for ago, reason in lines:
         print(clean(f"  {ago} ago  {reason}"))
 
@@ -202,14 +221,14 @@ def _cells(job: Seen) -> tuple[str, ...]:
     command = shlex.join(record.command)
     if view is None:
         return (record.name, job.phase, "", "", "", "", "", age(ended - record.started), pid, command)
-    live = sum(node.status == "running" for node in view.nodes)
+    live = sum(node.status == "running" and node.role in ("worker", "chief") for node in view.nodes)
     nodes = f"{live}/{view.target}" if job.entry.state is JobState.RUNNING else ""
     return (
         record.name,
         job.phase,
         nodes,
         str(view.world_size),
-        str(view.generation),
+        str(view.generation if view.servers is None else view.servers.version),
         "" if view.step is None else f"{view.step:,}",
         "" if view.steps_per_second is None else f"{view.steps_per_second:.3g}",
         age(ended - record.started),
@@ -221,23 +240,56 @@ def _cells(job: Seen) -> tuple[str, ...]:
 # scale, stop ---------------------------------------------------------------------------------------------
 
 
-def scale_words(words: list[str]) -> tuple[str | None, int]:
-    """`[JOB] worker=N`"""
+def scale_words(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """`[JOB] worker=N ps=N ps-1.cpu=N`: the job, and what the master is asked for. `worker=auto`, `ps=auto`: what its
+    optimizer finds best."""
     asks = [word for word in words if "=" in word]
     names = [word for word in words if "=" not in word]
-    if len(asks) != 1 or len(names) > 1:
-        raise BadInput(f"shoal scale wants [JOB] worker=N, got {shlex.join(words)!r}")
-    role, _, number = asks[0].partition("=")
-    if role != "worker":
-        raise BadInput(f"shoal scale: a job is scaled by role worker, got {role!r}")
+    if not asks or len(names) > 1:
+        raise BadInput(f"shoal scale wants [JOB] worker=N ps=N ps-1.cpu=N, got {shlex.join(words)!r}")
+    wanted: dict[str, Any] = {}
+    for ask in asks:
+        what, _, number = ask.partition("=")
+        node, dot, resource = what.partition(".")
+        if dot:
+            part, key = wanted.setdefault("migrate", {}).setdefault(node, {}), resource
+        else:
+            part, key = wanted, what
+        if key in part:
+            raise BadInput(f"shoal scale: {what}= is said twice")
+        part[key] = _node_wants(ask, node, resource, number) if dot else _role_wants(what, number)
+    return (names[0] if names else None), wanted
+
+
+def _role_wants(role: str, number: str) -> int | str:
+    if role not in SCALED:
+        raise BadInput(f"shoal scale: a job is scaled by role {' or '.join(SCALED)}, got {role!r}")
+    if number == AUTO:
+        return AUTO
     if not number.isascii() or not number.isdecimal() or int(number) < 1:
-        raise BadInput(f"shoal scale: worker= wants a number of at least 1, got {number!r}")
-    return (names[0] if names else None), int(number)
+        raise BadInput(f"shoal scale: {role}= wants a number of at least 1, or auto, got {number!r}")
+    return int(number)
 
 
-def scale(registry: Registry, name: str | None, count: int) -> None:
+def _node_wants(ask: str, node: str, resource: str, number: str) -> float:
+    if parsed(node) is None or resource not in ("cpu", "memory"):
+        raise BadInput(f"shoal scale: one node's resources are said as ps-1.cpu=N or ps-1.memory=MIB, got {ask!r}")
+    if resource == "memory":
+        if not number.isascii() or not number.isdecimal() or int(number) < 1:
+            raise BadInput(f"shoal scale: {node}.memory= wants a whole number of MiB, got {number!r}")
+        return int(number)
+    try:
+        cores = float(number)
+    except ValueError:
+        cores = 0.0
+    if not 0 < cores < float("inf"):
+        raise BadInput(f"shoal scale: {node}.cpu= wants a number of cores above 0, got {number!r}")
+    return cores
+
+
+def scale(registry: Registry, name: str | None, wanted: Mapping[str, Any]) -> None:
     entry = choose(registry, name)
-    print(f"{entry.record.name}: {clean(client.scale(entry, count))}")
+    print(f"{entry.record.name}: {clean(client.scale(entry, wanted))}")
 
 
 def stop(registry: Registry, name: str | None, *, now: bool) -> None:

@@ -7,7 +7,7 @@ function makes one client, asks or writes, and prints; what is printed is made b
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -313,14 +313,33 @@ async def _show(cluster: Cluster, job: str, pod: Pod, *, follow: bool, prefixed:
 # scale, suspend, resume, stop ------------------------------------------------------------------------------------
 
 
-def scale(name: str, count: int) -> Callable[[Cluster], Awaitable[None]]:
+def scale(name: str, counts: Mapping[str, int | None]) -> Callable[[Cluster], Awaitable[None]]:
+    """By role. None: its `replicas` is taken back, and how many there are is the optimizer's to say again."""
+
     async def do(cluster: Cluster) -> None:
-        kind, _ = await _named(cluster, name)
-        await cluster.client.set_scale(kind, name, count, namespace=cluster.namespace)
-        asked = f"worker={count} asked for" if kind is ELASTIC_JOBS else f"at most {count} trainers"
-        print(f"{name}: {asked}; `shoal why {name}` tells what comes of it")
+        kind, found = await _named(cluster, name)
+        words = " ".join(f"{role}={'auto' if count is None else count}" for role, count in counts.items())
+        if kind is not ELASTIC_JOBS:
+            if counts.keys() != {"worker"} or counts["worker"] is None:
+                raise BadInput(f"job {name} is a TrainingJob, which has trainers only: {words} is for ElasticJobs")
+            await cluster.client.set_scale(kind, name, counts["worker"], namespace=cluster.namespace)
+            print(f"{name}: at most {counts['worker']} trainers; `shoal why {name}` tells what comes of it")
+            return
+        if "ps" in counts and not (found.get("spec") or {}).get("parameterServer"):
+            raise BadInput(f"job {name} has no spec.parameterServer, so {words} means nothing to it")
+        for role, count in counts.items():
+            if role == "worker" and count is not None:
+                await cluster.client.set_scale(kind, name, count, namespace=cluster.namespace)
+            else:
+                patch = Merge({"spec": {_FIELDS[role]: {"replicas": count}}})
+                await cluster.client.patch(kind, name, patch, namespace=cluster.namespace)
+        print(f"{name}: {words} asked for; `shoal why {name}` tells what comes of it")
 
     return do
+
+
+_FIELDS = {"worker": "worker", "ps": "parameterServer"}
+"""Of a spec, by role."""
 
 
 def suspend(name: str, *, on: bool) -> Callable[[Cluster], Awaitable[None]]:

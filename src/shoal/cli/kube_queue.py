@@ -197,7 +197,9 @@ def words(title: str, answer: Any) -> list[str]:
         lines = [f"{title} would not start within an hour, if nobody ends meanwhile"]
     if answer.waits_for:
         lines.append(f"  until then: place {answer.place} in the queue: {answer.waits_for}")
-    lines += [f"  {each.key}: {each.before} -> {each.after}: {each.reason}" for each in answer.effects]
+    lines += [
+        f"  {each.key} would have {each.after} instead of {each.before}: {each.reason}" for each in answer.effects
+    ]
     if not answer.effects:
         lines.append("  nobody would have to give anything up for it")
     return lines

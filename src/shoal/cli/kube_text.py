@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from shoal.api.elasticjob import ElasticJob, ElasticJobStatus, JobCondition
+from shoal.api.elasticjob import ElasticJob, ElasticJobStatus, JobCondition, Score
 from shoal.api.meta import Condition, condition
 from shoal.api.scaleplan import PodReport, ScalePlan
 from shoal.api.scheduling import SchedulingStatus
@@ -174,7 +174,12 @@ def _training(status: ElasticJobStatus) -> list[str]:
     world = f"world {training.world}: {training.world_size or 0} processes" if training.world else "no world yet"
     progress = "" if training.step is None else f", step {training.step:,}"
     said = f" ({training.reason})" if training.reason else ""
-    return [f"{training.phase or 'starting'}{said}", f"{world}{progress}"]
+    return [f"{training.phase or 'starting'}{said}", f"{world}{progress}", *map(_score, training.scores or ())]
+
+
+def _score(score: Score) -> str:
+    figures = ", ".join(f"{metric.name} {metric.value}" for metric in score.metrics or ())
+    return f"scored at step {score.step}: {figures or 'not'}"
 
 
 def _members(status: ElasticJobStatus) -> list[str]:

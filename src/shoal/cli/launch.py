@@ -16,7 +16,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,12 +29,32 @@ from shoal import agent
 from shoal.agent.settings import AgentSettings
 from shoal.cli import agent as agent_command
 from shoal.cli import devices, registry, secret
-from shoal.cli.addresses import LOOPBACK, listening, port_in_use, reachable, resolves_to_loopback, towards
+from shoal.cli.addresses import (
+    LOOPBACK,
+    free_ports,
+    listening,
+    outward,
+    port_in_use,
+    reachable,
+    resolves_to_loopback,
+    towards,
+)
 from shoal.cli.invocation import Alone, HostEndpoint, Join
 from shoal.cli.master import MasterConfig, Turn
 from shoal.cli.master import words as master_words
 from shoal.cli.output import Printer
-from shoal.cli.plan import OWNER_WAIT, Plan, default_name, endpoint_name, join_lines, node_settings, plan
+from shoal.cli.plan import (
+    OWNER_WAIT,
+    Plan,
+    default_name,
+    endpoint_name,
+    join_lines,
+    node_environment,
+    node_settings,
+    open_ports_line,
+    plan,
+    usual_environment,
+)
 from shoal.cli.registry import Entry, JobRecord, JobResult, JobState, Registry, RunLine
 from shoal.cli.resume import Resumption
 from shoal.cli.supervisor import MasterCommand, NoMaster, Supervisor, fresh
@@ -43,7 +64,7 @@ from shoal.core.errors import BadInput, PlatformUnavailable, ShoalError
 from shoal.core.exits import EXIT_DO_NOT_RESTART
 from shoal.core.job import new_job
 from shoal.core.job import view as view_of
-from shoal.core.nodes import Node
+from shoal.core.nodes import Node, Role
 from shoal.core.view import ENDED, DecisionView, JobPhase, JobView
 from shoal.platforms.local import LocalLaunch, LocalScaler
 from shoal.wire.server import Listen, own_names
@@ -169,6 +190,7 @@ class _Host:
         self._scaler = LocalScaler(self._launch, printer.training)
         self._sockets: tuple[socket.socket, ...] = ()
         self._supervisor: Supervisor | None = None
+        self._tf_servers, self._tf_workers = self._tf_addresses()
         self._told_resize = 0
         self._told_decision: DecisionView | None = None
 
@@ -200,8 +222,9 @@ class _Host:
         logging.getLogger().addHandler(handler)
         try:
             self._introduce(entry)
-            view = await self._until_end(supervisor)
-            entry = self._remember(entry, view)
+            with self._signals_to(supervisor):
+                view = await self._until_end(supervisor)
+                entry = self._remember(entry, view)  # a signal that comes now must not lose how it ended
             self._printer.close((*summary(view, logs=entry.record.logs), *_how_to_go_on(entry, view)))
             return self._exit_code(view)
         except _NotResumed as exc:
@@ -302,6 +325,8 @@ class _Host:
     def _introduce(self, entry: Entry) -> None:
         spec = self._plan.spec
         self._printer.note(f"job {spec.name}: shoal ps, scale, logs and stop work on it; logs in {entry.record.logs}")
+        if spec.ps is not None and (interfaces := outward()):
+            self._printer.note(open_ports_line(interfaces))
         if isinstance(self._what, Alone) and self._what.invites:
             for line in join_lines(
                 Address(host=self._door.address, port=self._port),
@@ -313,22 +338,60 @@ class _Host:
 
     def _launch(self, node: Node) -> LocalLaunch:
         """How a node is started on this machine."""
-        base, shares = self._base, self._plan.shares
+        base = self._base
         assert base is not None
-        if node.seat >= len(shares):
-            raise PlatformUnavailable(f"{node.id}: the GPUs of this machine are enough for {len(shares)} nodes only")
-        settings = replace(base, node=node.id, incarnation=node.incarnation)
+        settings = replace(
+            base,
+            node=node.id,
+            incarnation=node.incarnation,
+            seat=node.seat,
+            tf_workers=self._tf_workers,
+            tf_servers=self._tf_servers,
+        )
         return LocalLaunch(
             argv=(sys.executable, "-m", "shoal", "agent", *agent_command.words(settings)),
-            env={**self._environment, **shares[node.seat].environment, agent_command.TOKEN: settings.token},
+            env={
+                **usual_environment(self._plan.spec),
+                **self._environment,
+                **self._place(node),
+                agent_command.TOKEN: settings.token,
+            },
         )
+
+    def _tf_addresses(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of all servers and all workers that there will ever be, for scripts that only read TF_CONFIG."""
+        servers, most = self._options.servers, self._plan.spec.max_nodes
+        if servers is None or not servers.tf_config:
+            return (), ()
+        addresses = tuple(f"{LOOPBACK}:{port}" for port in free_ports(servers.max + most))
+        return addresses[: servers.max], addresses[servers.max :]
+
+    def _place(self, node: Node) -> Mapping[str, str]:
+        """What a node's processes are told of the place it has. Who does not train has no GPU."""
+        shares, spec = self._plan.shares, self._plan.spec
+        role = node_environment(spec, node.role)
+        if node.role in (Role.PS, Role.EVALUATOR):
+            return {**role, "CUDA_VISIBLE_DEVICES": ""}
+        if node.role is Role.CHIEF:
+            return role
+        if node.seat >= len(shares):
+            raise PlatformUnavailable(f"{node.id}: the GPUs of this machine are enough for {len(shares)} nodes only")
+        return {**shares[node.seat].environment, **role}
 
     # While it runs ---------------------------------------------------------------------------------------
 
-    async def _until_end(self, supervisor: Supervisor) -> JobView:
+    @contextmanager
+    def _signals_to(self, supervisor: Supervisor) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in self._options.signals:
             loop.add_signal_handler(number, self._signalled, number, supervisor)
+        try:
+            yield
+        finally:
+            for number in self._options.signals:
+                loop.remove_signal_handler(number)
+
+    async def _until_end(self, supervisor: Supervisor) -> JobView:
         try:
             return await supervisor.run()
         except NoMaster as exc:
@@ -336,9 +399,6 @@ class _Host:
             if self._before is not None and not supervisor.has_begun:
                 raise _NotResumed(reason) from exc
             return replace(supervisor.view, phase=JobPhase.FAILED, reason=reason, ended=datetime.now(UTC), exit_code=1)
-        finally:
-            for number in self._options.signals:
-                loop.remove_signal_handler(number)
 
     def _show(self, view: JobView) -> None:
         if self._is_live:

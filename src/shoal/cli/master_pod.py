@@ -13,17 +13,19 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shoal.cli.flags import Given, as_pace
+from shoal.cli.log_lines import set_up_by
 from shoal.core.errors import BadInput, ShoalError, StateUnavailable, Superseded
 
 if TYPE_CHECKING:
     from shoal.api.elasticjob import ElasticJob
     from shoal.api.jobspec import JobDefaults
+    from shoal.core.job import JobSpec
     from shoal.core.nodes import Node
     from shoal.master import Master
     from shoal.platforms.kubernetes.access import Access
@@ -58,6 +60,8 @@ class Place:
     """The Pod's; the kubelet asks for its health under it."""
     max_members: int | None = None
     """How many workers a job has at most that does not say; None: as in `JobDefaults`."""
+    autoscale_seconds: int | None = None
+    """Between two looks at a job that sizes itself; None: as in `JobSettings`."""
     secrets: Path = field(default=SECRETS)
     pod_settings: str | None = None
     """What it takes to make Pods, where this master does (`SHOAL_SCALER=pod`); None: the operator makes them."""
@@ -90,9 +94,14 @@ def place_of(environment: Mapping[str, str]) -> Place:
         port=port,
         address=environment.get("SHOAL_POD_IP", ""),
         max_members=most or None,
+        autoscale_seconds=_autoscale_seconds(environment.get("SHOAL_AUTOSCALE_EVERY")),
         secrets=Path(environment.get("SHOAL_SECRETS") or SECRETS),
         pod_settings=_pod_settings(environment),
     )
+
+
+def _autoscale_seconds(text: str | None) -> int | None:
+    return as_pace(Given(text=text, source="shoal master --kubernetes: SHOAL_AUTOSCALE_EVERY")) if text else None
 
 
 def _pod_settings(environment: Mapping[str, str]) -> str | None:
@@ -109,8 +118,8 @@ def _pod_settings(environment: Mapping[str, str]) -> str | None:
 def main(environment: Mapping[str, str]) -> int:
     from shoal.platforms.kubernetes.config import in_cluster
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     place = place_of(environment)
+    set_up_by(environment, job=f"{place.namespace}/{place.job}")
     return asyncio.run(run(place, in_cluster(environment=environment)))
 
 
@@ -130,7 +139,7 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
     from shoal.master import Master, SystemClock
     from shoal.platforms.kubernetes.client import Client
     from shoal.platforms.kubernetes.figures import ToldFigures
-    from shoal.platforms.kubernetes.platform import Reporter, read_job, training_of, understood
+    from shoal.platforms.kubernetes.platform import Reporter, optimizer_settings, read_job, training_of, understood
     from shoal.platforms.kubernetes.store import SecretStore
     from shoal.platforms.kubernetes.transport import ClientSettings
 
@@ -144,10 +153,11 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
             raise Superseded(
                 f"job {place.namespace}/{place.job} is another one now: this is a master of the one before"
             )
-        scaler = _scaler(place, client, job, spec.uid, defaults)
+        scaler = _scaler(place, client, job, spec, defaults)
+        settings = JobSettings(optimizer=optimizer_settings(spec))
         master = Master(
             spec,
-            JobSettings(),
+            settings if place.autoscale_seconds is None else settings.sized_every(place.autoscale_seconds),
             scaler=scaler,
             keys=tokens,
             listen=listen,
@@ -174,24 +184,32 @@ async def _run(place: Place, access: "Access", told: asyncio.Event) -> int:
 
 
 def _scaler(
-    place: Place, client: "Client", job: "ElasticJob", uid: str, defaults: "JobDefaults"
+    place: Place, client: "Client", job: "ElasticJob", spec: "JobSpec", defaults: "JobDefaults"
 ) -> "ElasticJobScaler | PodScaler":
     """Declares, or where it was told to makes, what the master decides."""
     from shoal.api.labels import JOB_UID
-    from shoal.platforms.kubernetes.platform import first_ask, still_understood
+    from shoal.core.job.sizing import bounds
+    from shoal.platforms.kubernetes.platform import first_ask, managed_roles, still_understood
     from shoal.platforms.kubernetes.scaler import ElasticJobScaler, PodScaler
 
     makes_pods = place.pod_settings is not None
+    first = first_ask(job, defaults)
     of_job: dict[str, Any] = {
         "namespace": place.namespace,
         "job": place.job,
-        "uid": uid,
-        "asks": first_ask(job, defaults),
+        "uid": spec.uid,
+        "managed": managed_roles(job),
+        # The optimizer of a job that sizes itself asks first; what the one before it asked for stays until then. It
+        # asks for workers and parameter servers; the other roles come with them.
+        "asks": first if spec.sizing is None else None,
+        "beside": {}
+        if spec.sizing is None
+        else {role: count for role, count in first.items() if role not in bounds(spec)},
         "understand": lambda found: still_understood(found, defaults, fills_grant=makes_pods),
     }
     if place.pod_settings is None:
         return ElasticJobScaler(client, **of_job)
-    return PodScaler(client, labels=f"{JOB_UID}={uid}", manifest=_maker(place.pod_settings), **of_job)
+    return PodScaler(client, labels=f"{JOB_UID}={spec.uid}", manifest=_maker(place.pod_settings), **of_job)
 
 
 def _maker(pod_settings: str) -> "Callable[[Json, Node], Json]":

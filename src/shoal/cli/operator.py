@@ -11,14 +11,14 @@ import os
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from shoal.cli.flags import Flag, Given, as_choice, as_int, as_list, as_seconds, read, with_defaults
+from shoal.cli.flags import Flag, Given, as_choice, as_int, as_list, as_pace, as_seconds, read, with_defaults
+from shoal.cli.log_lines import LogFormat, set_up
 from shoal.core.errors import BadInput, PlatformUnavailable
 
 if TYPE_CHECKING:
@@ -53,10 +53,20 @@ FLAGS: tuple[Flag, ...] = (
          help="What a master gets to drain members that have to leave."),
     Flag(name="ending", metavar="SECONDS", default="30", group=JOBS,
          help="What Pods get to end by themselves when their job is over."),
+    Flag(name="pending", metavar="SECONDS", default="900", group=JOBS,
+         help="A replacement that does not run after so long is given up; a job whose master is not ready then fails."),
+    Flag(name="host-grace", metavar="SECONDS", default="15", group=JOBS,
+         help="Kubernetes has not heard of a host for so long: its members are lost, and replaced."),
+    Flag(name="master-restarts", metavar="N", default="10", group=JOBS,
+         help="So many masters in a row that fail before they are ready end their job."),
+    Flag(name="master-frozen", metavar="SECONDS", default="60", group=JOBS,
+         help="A master that was ready and answers nobody for so long is ended, and followed by the next."),
     Flag(name="pod-scaler", group=JOBS,
          help="Masters make their workers' Pods themselves; that gives them all Pods and Secrets of a namespace."),
     Flag(name="max-members", metavar="N", default="8", group=JOBS,
          help="Workers or parameter servers at most, where neither max nor resourceLimits says."),
+    Flag(name="autoscale-every", metavar="SECONDS", default="30", group=JOBS,
+         help="How often jobs that size themselves are looked at, and how long a sample of their speed takes."),
     Flag(name="priority-classes", metavar="high=NAME,low=NAME", group=JOBS,
          help="The PriorityClass of a role's priority."),
     Flag(name="priority-class", metavar="NAME", group=JOBS,
@@ -87,6 +97,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="parallel-writes", metavar="N", default="32", group=PROCESS, help="Pods created or deleted at once."),
     Flag(name="relist-seconds", metavar="SECONDS", default="600", group=PROCESS,
          help="How long an event that was lost on the way can go unnoticed."),
+    Flag(name="round-stuck-seconds", metavar="SECONDS", default="600", group=PROCESS,
+         help="No round of the scheduler has ended for so long: /healthz fails, and Kubernetes starts it anew."),
+    Flag(name="log-format", metavar="text|json", default="text", group=PROCESS,
+         help="Of its own log and those of masters: one line per record, with the same keys."),
     Flag(name="log-level", metavar="LEVEL", default="info", group=PROCESS, help="debug, info or warning."),
 )
 # fmt: on
@@ -103,6 +117,7 @@ class OperatorConfig:
     install_key: str
     pod_scaler: bool
     max_members: int
+    autoscale_seconds: int
     priority_classes: Mapping[str, str]
     priority_class: str | None
     training_image: str | None
@@ -127,8 +142,14 @@ class OperatorConfig:
     silence: timedelta
     drain: timedelta
     ending: timedelta
+    pending: timedelta
+    host_grace: timedelta
+    master_restarts: int
+    master_frozen: timedelta
     relist_seconds: float
+    round_stuck_seconds: float
     checks: bool
+    log_format: str
 
     def settings(self, install_key: bytes) -> "OperatorSettings":
         from shoal.api.jobspec import JobDefaults
@@ -150,9 +171,19 @@ class OperatorConfig:
             training_image=self.training_image,
             etcd_image=self.etcd_image,
             defaults=JobDefaults(max_members=self.max_members),
+            autoscale_seconds=self.autoscale_seconds,
             operator_namespace=self.home,
             parallel_writes=self.parallel_writes,
-            times=JobTimes(silence=self.silence, drain=self.drain, ending=self.ending),
+            master_restarts=self.master_restarts,
+            master_frozen=self.master_frozen,
+            log_format=self.log_format,
+            times=JobTimes(
+                silence=self.silence,
+                drain=self.drain,
+                ending=self.ending,
+                pending=self.pending,
+                host_grace=self.host_grace,
+            ),
         )
 
     def election(self) -> "ElectorSettings":
@@ -178,10 +209,10 @@ def main(line: Sequence[str]) -> int:
     given = with_defaults(said.values, FLAGS)
     config = configured(given, os.environ)
     level = as_choice(given["log_level"], ("debug", "info", "warning"))
-    logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
     from shoal.cli.kube_access import access_from
+    from shoal.operator.operator import CURRENT_JOB
+
+    set_up(LogFormat(config.log_format), level=level.upper(), job=CURRENT_JOB.get)
 
     access = access_from(os.environ, kubeconfig=_text(given, "kubeconfig"), context=_text(given, "context"))
     return asyncio.run(_until_told(config, access))
@@ -202,6 +233,7 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> Op
         install_key=given["install_key"].text,
         pod_scaler="pod_scaler" in given,
         max_members=as_int(given["max_members"], at_least=1),
+        autoscale_seconds=as_pace(given["autoscale_every"]),
         priority_classes=_priority_classes(given.get("priority_classes")),
         priority_class=_text(given, "priority_class") or None,
         training_image=_text(given, "training_image") or None,
@@ -226,8 +258,14 @@ def configured(given: Mapping[str, Given], environment: Mapping[str, str]) -> Op
         silence=timedelta(seconds=as_seconds(given["silence"])),
         drain=timedelta(seconds=as_seconds(given["drain"])),
         ending=timedelta(seconds=as_seconds(given["ending"])),
+        pending=timedelta(seconds=as_seconds(given["pending"], zero=False)),
+        host_grace=timedelta(seconds=as_seconds(given["host_grace"])),
+        master_restarts=as_int(given["master_restarts"], at_least=1),
+        master_frozen=timedelta(seconds=as_seconds(given["master_frozen"], zero=False)),
         relist_seconds=as_seconds(given["relist_seconds"], zero=False),
+        round_stuck_seconds=as_seconds(given["round_stuck_seconds"], zero=False),
         checks="skip_checks" not in given,
+        log_format=as_choice(given["log_format"], tuple(LogFormat)),
     )
 
 
@@ -256,7 +294,9 @@ async def serve(config: OperatorConfig, access: "Access") -> None:
     calls = ClientSettings(user_agent="shoal-operator", concurrency=max(32, config.parallel_writes + 8))
     async with Client(access, settings=calls, observe=metrics.called) as client:
         if config.checks:
-            await _patiently(lambda: check_installation(client, namespace=config.namespace))
+            await _patiently(
+                lambda: check_installation(client, namespace=config.namespace, home=config.home, lease=config.lease)
+            )
         install_key = await _patiently(lambda: obtain_install_key(client, config.home, config.install_key))
         elector = Elector(
             client.apart(calls=1),  # a thousand jobs that are waiting must not cost the lease

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from shoal.cli.operator_scheduler import Scheduling
-from shoal.operator.http import application
+from shoal.operator.http import application, why_unhealthy
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.objects import MANAGER
 from shoal.operator.operator import Operator, TrainingOperator
@@ -84,14 +84,13 @@ class OperatorProcess:
     ) -> None:
         """`sees_hosts`: whether we may look at hosts and at all Pods on them."""
         self._config, self._elector, self._metrics = config, elector, metrics
+        self._ticked_at = time.monotonic()
         self._recorder = Recorder(client, controller=MANAGER, instance=config.identity)
         watched: dict[str, Any] = {
             "namespace": config.namespace,
             "settings": InformerSettings(relist_seconds=config.relist_seconds),
         }
         writer = client.fenced(elector.check)
-        self._cluster = KubernetesCluster(client, recorder=self._recorder, manager=MANAGER, writer=writer, **watched)
-        self._training = KubernetesTraining(client, self._cluster, writer=writer, **watched)
         self._room = KubernetesRoom(
             client,
             recorder=self._recorder,
@@ -100,6 +99,10 @@ class OperatorProcess:
             sees_hosts=sees_hosts,
             **watched,
         )
+        self._cluster = KubernetesCluster(
+            client, recorder=self._recorder, manager=MANAGER, writer=writer, hosts=self._room.book, **watched
+        )
+        self._training = KubernetesTraining(client, self._cluster, writer=writer, **watched)
         self._scheduling = self._scheduler(settings)
         happened, allowances = self._scheduling.scheduler.happened, self._scheduling.scheduler
         self._elastic_jobs = _Jobs(self._cluster, happened=happened)
@@ -145,6 +148,7 @@ class OperatorProcess:
     async def _lead(self) -> None:
         await self._cluster.synced()
         await self._training.synced()
+        self._operator.begin()
         await self._scheduling.lead(self._work)
 
     async def _work(self) -> None:
@@ -157,6 +161,7 @@ class OperatorProcess:
         while True:
             began = time.monotonic()
             await asyncio.sleep(1.0)
+            self._ticked_at = time.monotonic()
             self._metrics.lag(max(0.0, time.monotonic() - began - 1.0))
 
     # Serving ---------------------------------------------------------------------------------------------------
@@ -164,7 +169,7 @@ class OperatorProcess:
     @asynccontextmanager
     async def _served(self) -> AsyncIterator[None]:
         """/metrics, /healthz and /readyz can be asked for."""
-        app = application(metrics=self._metrics_text, unhealthy=lambda: None, unready=self._unready)
+        app = application(metrics=self._metrics_text, unhealthy=self._unhealthy, unready=self._unready)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         try:
@@ -173,6 +178,15 @@ class OperatorProcess:
             yield
         finally:
             await runner.cleanup()
+
+    def _unhealthy(self) -> str | None:
+        return why_unhealthy(
+            loop_idle=time.monotonic() - self._ticked_at,
+            elector_idle=self._elector.idle_seconds(),
+            lease_seconds=self._config.lease_seconds,
+            round_idle=self._scheduling.scheduler.idle_seconds(),
+            round_patience=self._scheduling.patience(self._config.round_stuck_seconds),
+        )
 
     def _unready(self) -> str | None:
         return None if all(caches.has_synced for caches in self._caches) else _UNREADY
@@ -184,4 +198,5 @@ class OperatorProcess:
             staleness={informer.kind.plural: informer.staleness() for informer in informers},
             waiting=len(self._elastic_jobs.queue) + len(self._training_jobs.queue),
             leads=self._elector.is_leader(),
+            goodput=self._scheduling.scheduler.goodput() if self._elector.is_leader() else None,
         )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from shoal.api.reasons import Reason
 from shoal.core.hosts import PodUse
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.platforms.kubernetes.elector import Elector
     from shoal.platforms.kubernetes.objects import ConfigMap
     from shoal.platforms.kubernetes.room import KubernetesRoom
+    from shoal.scheduler.policies import Policy
 
 log = logging.getLogger("shoal.operator")
 
@@ -42,7 +44,9 @@ class Scheduling:
         sources: Sequence[Callable[[], "Sequence[JobFacts]"]],
         wake: "Wake",
         metrics: "OperatorMetrics",
+        policies: "Callable[[str], Policy] | None" = None,
     ) -> None:
+        """`policies`: by name; None: those that there are."""
         from shoal.operator.scheduling.ledger import Ledger
         from shoal.operator.scheduling.live import LiveSettings
         from shoal.operator.scheduling.loop import Scheduler
@@ -60,16 +64,23 @@ class Scheduling:
             quotas=room.quotas,
             ledger=self._ledger,
             sources=sources,
-            policy=policy,
+            policy=policies or policy,
             settings=self.settings,
             wake=wake,
             metrics=metrics,
             keep=lambda min_v: elector.note(MIN_V, repr(min_v)),
-            ignored=lambda namespace, name, why: room.tell_pod(namespace, name, reason="NoRoomMade", note=why),
+            by=elector.identity,
+            ignored=lambda namespace, name, why: room.tell_pod(namespace, name, reason=Reason.NO_ROOM_MADE, note=why),
         )
         room.on_pod(self._saw, self._gone)
         room.on_change(self.scheduler.happened)
         room.on_settings(self._hear)
+
+    def patience(self, seconds: float) -> float:
+        """How long no round may come to an end before something must be wrong: so long, and never less than rounds may
+        take and be apart by the settings."""
+        settings = self.settings()
+        return max(seconds, 2 * (settings.round_timeout + settings.interval))
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do the operator's work, and make rounds beside it. The first one comes before any work: nobody's controller
@@ -120,7 +131,7 @@ class Scheduling:
         refused = self.settings.hear(None if found is None else dict(found.data))
         self._refused = refused is not None
         if refused is not None and found is not None:
-            self.room.tell_settings(found, reason="SettingsRefused", note=refused[:1024], warning=True)
+            self.room.tell_settings(found, reason=Reason.SETTINGS_REFUSED, note=refused[:1024], warning=True)
         self.scheduler.happened()
 
 

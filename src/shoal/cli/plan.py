@@ -2,22 +2,29 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from shoal.agent.settings import AgentSettings, CheckpointSettings, ReconnectSettings, Streams
+from shoal.api.jobspec import own_directory
 from shoal.cli import devices
 from shoal.cli.devices import Share
 from shoal.cli.invocation import Alone, HostEndpoint
-from shoal.cli.torchrun import Address, RunOptions, Std
+from shoal.cli.torchrun import Address, RunOptions, Servers, Std
+from shoal.core.facts import counts_only
 from shoal.core.hang import HangSettings
-from shoal.core.job import JobSettings, JobSpec
+from shoal.core.job import JobSettings, JobSpec, PSSpec
+from shoal.core.job.values import SelfSizing
+from shoal.core.nodes import Role
 from shoal.core.saving import CheckpointSpec
 
 OWNER_WAIT = 60.0
 """Seconds a node waits for the owner of its endpoint to appear, as long as an agent waits for its master."""
+SPARE_AFTER = 10.0
+"""Seconds after a parameter server serves until a process is started that waits to take its place: until then its own
+start and that of the others, which wait for it, have the machine."""
 NEVER = timedelta(days=36500)
 
 
@@ -40,8 +47,10 @@ def plan(
 ) -> Plan:
     nodes = what.agents if isinstance(what, Alone) else 1
     seats = options.max_nodes if isinstance(what, Alone) else 1
-    shares = devices.split(machine, nproc=options.nproc, nodes=nodes, seats=seats)
+    shared_by = seats if options.autoscale else nodes
+    shares = devices.split(machine, nproc=options.nproc, nodes=shared_by, seats=seats)
     assert options.program is not None
+    checkpoint = _checkpoint(options, name, uid)
     spec = JobSpec(
         name=name,
         uid=uid,
@@ -51,12 +60,28 @@ def plan(
         node_unit=options.node_unit,
         max_restarts=options.max_restarts,
         command=options.program.command(python),
-        checkpoint=CheckpointSpec(
-            directory=options.checkpoint_dir, keep=options.keep, replica=options.checkpoint_replica
-        ),
+        checkpoint=checkpoint,
+        ps=None if options.servers is None else _servers(options.servers, checkpoint.directory),
+        sizing=SelfSizing() if options.autoscale else None,
     )
     awaited = max(0, options.min_nodes - nodes) if isinstance(what, Alone) else options.max_nodes - nodes
     return Plan(spec=spec, settings=job_settings(options), shares=shares, nodes=nodes, awaited_joins=awaited)
+
+
+def _checkpoint(options: RunOptions, name: str, uid: str) -> CheckpointSpec:
+    """A job with parameter servers has a directory of its own in the one that was given."""
+    spec = CheckpointSpec(directory=options.checkpoint_dir, keep=options.keep, replica=options.checkpoint_replica)
+    if options.servers is None:
+        return spec
+    own = None if options.checkpoint_dir is None else own_directory(options.checkpoint_dir, name, uid)
+    servers = options.servers
+    return replace(spec, directory=own, seconds=servers.checkpoint_seconds, fuzzy=servers.checkpoint_fuzzy)
+
+
+def _servers(servers: Servers, directory: str | None) -> PSSpec:
+    return PSSpec(
+        min_servers=servers.min, max_servers=servers.max, evaluator=servers.evaluator, checkpoint_dir=directory
+    )
 
 
 def job_settings(options: RunOptions) -> JobSettings:
@@ -64,7 +89,8 @@ def job_settings(options: RunOptions) -> JobSettings:
         last_call=timedelta(seconds=options.last_call),
         grace=timedelta(seconds=options.grace),
         hang=HangSettings(timeout=_hang_timeout(options.hang_timeout)),
-    )
+        optimizer=counts_only(),
+    ).sized_every(options.autoscale_seconds)
     if options.pending_timeout is None:
         return settings
     return replace(settings, pending_timeout=timedelta(seconds=options.pending_timeout))
@@ -107,6 +133,7 @@ def node_settings(
         host=host,
         address=address,
         role=options.role,
+        spare_after=SPARE_AFTER if options.servers is not None and options.servers.spare else None,
         run_id=options.run_id if options.run_id != "none" else job,
         log_dir=log_dir,
         redirects={rank: Streams(int(std)) for rank, std in hidden.items()} if any(hidden.values()) else None,
@@ -119,6 +146,30 @@ def node_settings(
         grace=options.grace,
         signals=options.signals,
         reconnect=ReconnectSettings(master_timeout=options.pending_timeout or OWNER_WAIT),
+    )
+
+
+def node_environment(spec: JobSpec, role: Role) -> dict[str, str]:
+    """What the processes of a node are told by their environment: in a job with parameter servers, what they are."""
+    if spec.ps is None:
+        return {}
+    directory = spec.ps.checkpoint_dir
+    return {"SHOAL_ROLE": role.value, **({} if directory is None else {"SHOAL_CHECKPOINT_DIR": directory})}
+
+
+def usual_environment(spec: JobSpec) -> dict[str, str]:
+    """What processes of this job have in their environment if the user has not said otherwise: TensorFlow's lines of
+    level INFO and WARNING drown what the job itself prints, and each change of the servers makes more of them: steps
+    that are rehearsed, connections that end."""
+    return {} if spec.ps is None else {"TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def open_ports_line(interfaces: Sequence[str]) -> str:
+    """What somebody must know before TensorFlow runs on a machine with these interfaces."""
+    return (
+        "TensorFlow listens on all interfaces of this machine, without a password and without encryption "
+        f"({', '.join(interfaces)}): whoever reaches its ports can read and write the model and files as you; "
+        "use a firewall, or a network you trust"
     )
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,8 @@ def _run(line: CommandLine, resumption: Resumption | None, environment: Mapping[
     if options.program is not None:
         check_program(options.program)
     if options.checkpoint_dir is not None:
-        options = replace(options, checkpoint_dir=checked_folder(options.checkpoint_dir))
+        checked = checked_folder if options.servers is None else checked_directory
+        options = replace(options, checkpoint_dir=checked(options.checkpoint_dir))
     if options.store is not None:
         options = replace(options, store=checked_store(options.store))
     facts = invocation.look(options.endpoint) if options.endpoint else None
@@ -123,6 +125,20 @@ def checked_folder(url: str) -> str:
     if "://" not in folder.url and path.exists() and not path.is_dir():
         raise BadInput(f"--checkpoint-dir: {folder.url} is not a directory")
     return folder.url
+
+
+def checked_directory(path: str) -> str:
+    """A directory that parameter servers can write to: it is made and tried. Raises `BadInput` if that fails."""
+    if "://" in path:
+        raise BadInput(f"--checkpoint-dir: with --strategy ps it must be a directory, got {path}")
+    directory = Path(path).absolute()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as exc:
+        raise BadInput(f"--checkpoint-dir: {directory} cannot be written to: {exc.strerror}") from exc
+    return str(directory)
 
 
 def checked_store(where: str) -> str:

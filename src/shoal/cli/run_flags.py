@@ -13,9 +13,14 @@ DEFAULT_GRACE = 30.0
 
 DEFAULT_KEEP = 3
 """Checkpoints: the newest may turn out to be damaged."""
+DEFAULT_CHECKPOINT_SECONDS = 600.0
+"""Between two checkpoints of a job with parameter servers: what is lost with a server at most."""
+DEFAULT_AUTOSCALE_SECONDS = 30
+"""Between two looks at a job that sizes itself. Shorter samples of its speed have more noise in them."""
 
-SIZE, COMMAND, RECOVERY, CHECKPOINTS, NODES, OUTPUT, JOINING, COMPATIBILITY = (
+SIZE, SERVERS, COMMAND, RECOVERY, CHECKPOINTS, NODES, OUTPUT, JOINING, COMPATIBILITY = (
     "Size",
+    "Parameter servers",
     "What to run",
     "Failures and the end",
     "Checkpoints of jobs with the SDK",
@@ -33,12 +38,31 @@ FLAGS: tuple[Flag, ...] = (
          help="Training processes of each node. auto: one for each of its GPUs, or cores where there are none."),
     Flag(name="agents", metavar="K", group=SIZE,
          help="Nodes to start on this machine now, default MAX. `shoal scale` changes it later."),
+    Flag(name="autoscale", group=SIZE,
+         help="Find the best number of nodes between MIN and MAX while training; starts with MIN, or --agents."),
+    Flag(name="autoscale-every", metavar="SECONDS", default=str(DEFAULT_AUTOSCALE_SECONDS), group=SIZE,
+         help="How often --autoscale looks, and how long one sample of the job's speed takes; even, 4 to 300."),
     Flag(name="node-unit", metavar="N", default="1", group=SIZE,
          help="A world has a multiple of N nodes."),
     Flag(name="standalone", group=SIZE,
          help="All on this machine, whatever the flags about endpoints say. The default without them."),
     Flag(name="name", metavar="NAME", group=SIZE,
          help="The job's name for `shoal ps`, `scale`, `logs` and `stop`. Default: the script's, with a suffix."),
+
+    Flag(name="strategy", metavar="allreduce|ps", default="allreduce", group=SERVERS,
+         help="ps: workers train by themselves on a model that parameter servers hold (shoal.tensorflow)."),
+    Flag(name="ps", metavar="N|MIN:MAX", default="1", group=SERVERS,
+         help="Parameter servers of a job with --strategy ps, MIN at first. `shoal scale` changes it later."),
+    Flag(name="evaluator", group=SERVERS,
+         help="One more process scores every checkpoint. Training never waits for it."),
+    Flag(name="no-ps-spare", group=SERVERS,
+         help="Keep no second process ready beside each server: it costs memory, and saves an import when one dies."),
+    Flag(name="tf-config", group=SERVERS,
+         help="The script does not use shoal.tensorflow: it gets TF_CONFIG, and is restarted when the servers change."),
+    Flag(name="checkpoint-every", metavar="SECONDS", default=f"{DEFAULT_CHECKPOINT_SECONDS:g}", group=SERVERS,
+         help="How often the model is saved in --checkpoint-dir: what is trained again when a server is lost."),
+    Flag(name="checkpoint-fuzzy", group=SERVERS,
+         help="Workers train on while the model is saved: its parts are then not of one moment. Not the last one."),
 
     Flag(name="module", short="m", group=COMMAND,
          help="SCRIPT is a module, run as by `python -m`."),
@@ -68,7 +92,8 @@ FLAGS: tuple[Flag, ...] = (
          help="Where the job's state is kept: a directory or etcd://HOST:PORT/PREFIX. Default: with the job's record."),
 
     Flag(name="checkpoint-dir", metavar="DIR|URL", group=CHECKPOINTS,
-         help="Write what state.save() saves there, and start from the newest one. Default: memory only."),
+         help="Write what state.save() saves there, and start from the newest one. Default: memory only. "
+         "With --strategy ps a directory; without it a lost server ends the job."),
     Flag(name="keep", metavar="N", default=str(DEFAULT_KEEP), group=CHECKPOINTS,
          help="How many checkpoints are left in --checkpoint-dir."),
     Flag(name="checkpoint-replica", group=CHECKPOINTS,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PREFIX = "SHOAL_SIMULATE_"
 TRACES = "SHOAL_TRACES"
 SOURCE, CLUSTER, TIMES, OUTPUT = "What is run", "The cluster", "How long things take", "What comes out"
+IN_LIVE = "With --cluster live"
 SHORTEST_INTERVAL = 1e-3
 """Seconds between rounds."""
 DIGITS = 6
@@ -66,6 +67,16 @@ FLAGS: tuple[Flag, ...] = (
     Flag(name="host-repair", metavar="SECONDS", default="900", group=CLUSTER, help="How long a failed host is away."),
     Flag(name="interference", metavar="X", default="0", group=CLUSTER,
          help="How much slower jobs on several hosts are where they share one."),
+    Flag(name="kubeconfig", metavar="FILE", group=IN_LIVE, help="Default: as kubectl finds it."),
+    Flag(name="context", metavar="NAME", group=IN_LIVE, help="Which context of the kubeconfig."),
+    Flag(name="namespace", short="n", metavar="NAME", group=IN_LIVE, help="Of a job that names none."),
+    Flag(name="home", metavar="NAMESPACE", default="shoal-system", group=IN_LIVE, help="Where Shoal's operator is."),
+    Flag(name="scheduler-settings", metavar="NAME", default="shoal-scheduler", group=IN_LIVE,
+         help="The ConfigMap with its scheduler's settings."),
+    Flag(name="lease", metavar="NAME", default="shoal-operator", group=IN_LIVE, help="Its lease."),
+    Flag(name="training-image", metavar="IMAGE", group=IN_LIVE, help="Its --training-image."),
+    Flag(name="gpu-resource", metavar="NAME", default="nvidia.com/gpu", group=IN_LIVE, help="Its --gpu-resource."),
+    Flag(name="drain", metavar="SECONDS", default="120", group=IN_LIVE, help="Its --drain."),
     Flag(name="ground", metavar="NAME", group=TIMES,
          help="pollux: rounds at whole minutes only, 30 s for each change, no grace; the default for measured models. "
               "own: by the flags below."),
@@ -105,7 +116,7 @@ def main(line: Sequence[str]) -> int:
     if "cluster" in given:
         as_choice(given["cluster"], ("live",))
         scope.check_scope(said.values, scope.LIVE)
-        return _live(files, output)
+        return _live(files, given, output)
     formats = _formats(given["plot_format"])
     with progress() as tell:
         report = run(files, said.values, os.environ, tell)
@@ -121,7 +132,7 @@ def main(line: Sequence[str]) -> int:
     return 0 if all(check.holds for check in report.checks) else 1
 
 
-def _live(files: Sequence[str], output: str) -> int:
+def _live(files: Sequence[str], given: Mapping[str, Given], output: str) -> int:
     """What a job would meet in the cluster of the kubeconfig."""
     if len(files) != 1:
         raise BadInput(f"--cluster live wants one FILE with an ElasticJob or a TrainingJob, got {len(files)}")
@@ -129,9 +140,24 @@ def _live(files: Sequence[str], output: str) -> int:
     from shoal.cli.where import Where
 
     text = kube_jobs.text_of(files[0])
-    asked = kube_queue.whatif(files[0], text, installed=kube_queue.Installation(), output=output)
-    kube_jobs.run(Where(), dict(os.environ), asked)
+    installed = kube_queue.Installation(
+        home=given["home"].text,
+        scheduler_settings=given["scheduler_settings"].text,
+        lease=given["lease"].text,
+        training_image=_text(given, "training_image"),
+        gpu_resource=given["gpu_resource"].text,
+        drain=as_seconds(given["drain"]),
+    )
+    asked = kube_queue.whatif(files[0], text, installed=installed, output=output)
+    where = Where(
+        kubeconfig=_text(given, "kubeconfig"), context=_text(given, "context"), namespace=_text(given, "namespace")
+    )
+    kube_jobs.run(where, dict(os.environ), asked)
     return 0
+
+
+def _text(given: Mapping[str, Given], key: str) -> str | None:
+    return given[key].text if key in given else None
 
 
 def read_words(line: Sequence[str], environment: Mapping[str, str]) -> tuple[CommandLine, tuple[str, ...]]:

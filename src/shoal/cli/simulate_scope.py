@@ -19,6 +19,10 @@ TIMES = ("interval", "spacing", "pod_start", "startup", "resize", "grace", "unti
 SIMULATED = (
     "policy", "seed", "hosts", "gpus", "cores", "memory", "service", "host_mtbf", "host_repair", "interference", *TIMES,
 )  # fmt: skip
+LIVE_CLUSTER = (
+    "kubeconfig", "context", "namespace", "home", "scheduler_settings", "lease", "training_image", "gpu_resource",
+    "drain",
+)  # fmt: skip
 APPLIES: Mapping[str, Collection[str]] = {
     TRACES: (*SIMULATED, "traces", "limit", "growth", "efficiency", "output", *SHOWN),
     SYNTHETIC: ("synthetic", *SIMULATED, "output", *SHOWN),
@@ -26,7 +30,7 @@ APPLIES: Mapping[str, Collection[str]] = {
     REPLAY: ("experiment", "load", "traces", "output", *SHOWN),
     EDL: ("experiment", "policy", "case", "seed", "output", *SHOWN),
     LABORATORY: ("experiment", "seed", "output", *SHOWN),
-    LIVE: ("cluster", "output"),
+    LIVE: ("cluster", *LIVE_CLUSTER, "output"),
 }
 """By `Flag.key`, in the order in which they are told."""
 NEEDS = {"host_repair": "host_mtbf", "plot_format": "plots"}

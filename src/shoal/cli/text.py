@@ -3,6 +3,8 @@
 import re
 from datetime import timedelta
 
+from shoal.core.view import SizingView, says_how_many, says_what_each_has
+
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor moves
     r"|\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, links, clipboard
@@ -69,3 +71,19 @@ def size(value: int) -> str:
 def count(number: int, noun: str) -> str:
     """`1 step`, `3 steps`, `2 processes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def sizing_line(sizing: SizingView) -> str:
+    """`running, 2 changes, the last took it from 400 to 610 samples/s (predicted 640): why it has the size it has`"""
+    told = [sizing.stage, count(sizing.changes, "change")]
+    if sizing.outcomes:
+        last = sizing.outcomes[-1]
+        promised = "" if last.predicted is None else f" (predicted {last.predicted:.4g})"
+        told.append(f"the last took it from {last.before:.4g} to {last.measured:.4g} samples/s{promised}")
+    if sizing.confidence is not None:
+        told.append(f"its fit has a confidence of {sizing.confidence:.2f}")
+    told += [says_how_many(who, role) for role, who in sizing.pins.items()]
+    told += [says_what_each_has(who, role) for role, who in sizing.given.items()]
+    if sizing.pending is not None:
+        told.append(f"{sizing.pending} is under way")
+    return clean(f"{', '.join(told)}: {sizing.reason}")

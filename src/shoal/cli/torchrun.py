@@ -20,11 +20,14 @@ from shoal.cli.flags import (
     as_int,
     as_list,
     as_mebibytes,
+    as_pace,
     as_seconds,
     as_signals,
     read,
 )
 from shoal.cli.run_flags import (
+    DEFAULT_AUTOSCALE_SECONDS,
+    DEFAULT_CHECKPOINT_SECONDS,
     DEFAULT_ENDPOINT_PORT,
     DEFAULT_GRACE,
     DEFAULT_KEEP,
@@ -94,6 +97,21 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Parameter servers, as they were asked for."""
+
+    min: int = 1
+    max: int = 1
+    evaluator: bool = False
+    tf_config: bool = False
+    """The script only reads TF_CONFIG."""
+    checkpoint_seconds: float = DEFAULT_CHECKPOINT_SECONDS
+    checkpoint_fuzzy: bool = False
+    spare: bool = True
+    """Beside each server a process waits to take its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """One `shoal run` command line, checked. `None` is "not said"."""
 
@@ -105,9 +123,15 @@ class RunOptions:
     nproc: int | str = 1
     """A number, or `auto`, `cpu`, `gpu`: resolved on the machine (`devices`)."""
     agents: int | None = None
+    autoscale: bool = False
+    """The job's optimizer says how many nodes there are."""
+    autoscale_seconds: int = DEFAULT_AUTOSCALE_SECONDS
+    """Between two looks of it."""
     node_unit: int = 1
     standalone: bool = False
     role: str = "default"
+    servers: Servers | None = None
+    """None: workers train in step (`--strategy allreduce`)."""
 
     max_restarts: int = DEFAULT_MAX_RESTARTS
     hang_timeout: float | None = None
@@ -165,7 +189,7 @@ def options_of(line: CommandLine) -> RunOptions:
         given = {key: value for key, value in given.items() if key not in _IGNORED_STANDALONE}
     _refuse_contradictions(given)
     conf = _rendezvous_conf(given.get("rdzv_conf"))
-    min_nodes, max_nodes = _nodes(given.get("nnodes"))
+    min_nodes, max_nodes = _range(given.get("nnodes"))
     endpoint = _endpoint(given)
     options = RunOptions(
         program=_program(line, given),
@@ -174,9 +198,14 @@ def options_of(line: CommandLine) -> RunOptions:
         max_nodes=max_nodes,
         nproc=_nproc(given.get("nproc_per_node")),
         agents=_int(given, "agents", at_least=1),
+        autoscale="autoscale" in given,
+        autoscale_seconds=as_pace(given["autoscale_every"])
+        if "autoscale_every" in given
+        else DEFAULT_AUTOSCALE_SECONDS,
         node_unit=_int(given, "node_unit", at_least=1) or 1,
         standalone="standalone" in given,
         role=_text(given, "role") or "default",
+        servers=_servers(given),
         max_restarts=_first(_int(given, "max_restarts", at_least=0), default=DEFAULT_MAX_RESTARTS),
         hang_timeout=_seconds(given, "hang_timeout"),
         last_call=_first(_seconds(given, "last_call"), conf.last_call, default=DEFAULT_LAST_CALL),
@@ -221,6 +250,9 @@ _CONTRADICTIONS: tuple[tuple[str, str, str], ...] = (
     ("join", "rdzv_endpoint", "both say where the master is"),
     ("join", "master_addr", "both say where the master is"),
     ("join", "agents", "one invocation with --join is one node"),
+    ("join", "autoscale", "the host of the job says how many nodes it has"),
+    ("rdzv_endpoint", "autoscale", "each invocation there is one node, which nobody can start for you"),
+    ("master_addr", "autoscale", "each invocation there is one node, which nobody can start for you"),
     ("join", "name", "the job there has its name already"),
     ("join", "port", "only the host of a job has a port"),
     ("join", "store", "the host of the job keeps its state"),
@@ -233,6 +265,8 @@ _CONTRADICTIONS: tuple[tuple[str, str, str], ...] = (
     ("master_addr", "agents", "one invocation with an endpoint is one node"),
     ("master_addr", "port", "the endpoint has the port"),
     ("grace", "shutdown_timeout", "both say the same thing"),
+    ("tf_config", "evaluator", "a script that only reads TF_CONFIG is told of no checkpoint"),
+    ("tf_config", "checkpoint_fuzzy", "a script that only reads TF_CONFIG saves by itself"),
 )
 
 
@@ -242,6 +276,8 @@ def _refuse_contradictions(given: Mapping[str, Given]) -> None:
             raise BadInput(f"{given[one].source} and {given[other].source} contradict each other: {why}")
     if "fingerprint" in given and "join" not in given:
         raise BadInput(f"{given['fingerprint'].source} is for --join, which was not given")
+    if "autoscale_every" in given and "autoscale" not in given:
+        raise BadInput(f"{given['autoscale_every'].source} is for --autoscale, which was not given")
 
 
 def _refuse_impossible(options: RunOptions, given: Mapping[str, Given]) -> None:
@@ -254,6 +290,12 @@ def _refuse_impossible(options: RunOptions, given: Mapping[str, Given]) -> None:
         raise BadInput(
             f"{given['agents'].source} wants at least the {options.min_nodes} of --nnodes, got {options.agents}: "
             "nobody else can join; give --listen to let others in"
+        )
+    if options.servers is not None and options.servers.evaluator and options.checkpoint_dir is None:
+        raise BadInput("--evaluator scores checkpoints: give --checkpoint-dir too")
+    if options.autoscale and options.min_nodes == options.max_nodes:
+        raise BadInput(
+            f"{given['autoscale'].source} wants --nnodes MIN:MAX to choose from, got {options.min_nodes} and no other"
         )
     if options.max_nodes // options.node_unit * options.node_unit < options.min_nodes:
         raise BadInput(
@@ -280,7 +322,7 @@ def _program(line: CommandLine, given: Mapping[str, Given]) -> Program | None:
     )
 
 
-def _nodes(given: Given | None) -> tuple[int, int]:
+def _range(given: Given | None) -> tuple[int, int]:
     if given is None:
         return 1, 1
     found = re.fullmatch(r"\s*(\d+)\s*(?::\s*(\d+)\s*)?", given.text)
@@ -290,6 +332,43 @@ def _nodes(given: Given | None) -> tuple[int, int]:
     if not 1 <= low <= high:
         raise BadInput(f"{given.source} wants 1 <= MIN <= MAX, got {low}:{high}")
     return low, high
+
+
+_ONLY_WITH_SERVERS = ("ps", "evaluator", "tf_config", "checkpoint_every", "checkpoint_fuzzy", "no_ps_spare")
+_NOT_WITH_SERVERS: tuple[tuple[str, str], ...] = (
+    ("nproc_per_node", "a node of such a job has one process; ask for more nodes"),
+    ("node_unit", "its workers form no worlds"),
+    ("checkpoint_replica", "its model is on the servers, not in the workers' memory"),
+    ("checkpoint_memory", "its checkpoints are written by the servers"),
+    ("rdzv_endpoint", "it runs on one machine, or in a cluster"),
+    ("master_addr", "it runs on one machine, or in a cluster"),
+    ("listen", "it runs on one machine, or in a cluster"),
+    ("join", "it runs on one machine, or in a cluster"),
+)
+
+
+def _servers(given: Mapping[str, Given]) -> Servers | None:
+    strategy = as_choice(given["strategy"], ("allreduce", "ps")) if "strategy" in given else "allreduce"
+    if strategy == "allreduce":
+        for key in _ONLY_WITH_SERVERS:
+            if key in given:
+                raise BadInput(f"{given[key].source} is for --strategy ps: where workers train in step there is none")
+        return None
+    for key, why in _NOT_WITH_SERVERS:
+        if key in given and given[key].text != "1":
+            raise BadInput(f"{given[key].source} and --strategy ps contradict each other: {why}")
+    low, high = _range(given.get("ps"))
+    return Servers(
+        min=low,
+        max=high,
+        evaluator="evaluator" in given,
+        tf_config="tf_config" in given,
+        checkpoint_seconds=as_seconds(given["checkpoint_every"], zero=False)
+        if "checkpoint_every" in given
+        else DEFAULT_CHECKPOINT_SECONDS,
+        checkpoint_fuzzy="checkpoint_fuzzy" in given,
+        spare="no_ps_spare" not in given and "tf_config" not in given,
+    )
 
 
 def _nproc(given: Given | None) -> int | str:

@@ -14,8 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from shoal.cli.changes import CHANGE_TITLES, change_cells, change_why, changes_of
 from shoal.cli.text import age, clean, count, seconds, size
-from shoal.core.view import DecisionView, JobPhase, JobView, NodeView, ProcessView, ResizeView
+from shoal.core.view import DecisionView, JobPhase, JobView, NodeView, ProcessView, PSChangeView, ResizeView
 
 PHASE_STYLE = {
     JobPhase.STARTING: "cyan",
@@ -71,11 +72,14 @@ def live(view: JobView, *, now: datetime, height: int) -> RenderableType:
     """The picture of a running job, at most about `height` lines."""
     rows = list(_process_rows(view.nodes))
     resizes = [resize for resize in view.resizes if resize.reported][-3:]
+    changes = changes_of(view)[-3:]
     decisions = view.decisions[-3:]
-    room = max(3, height - FIXED_LINES - len(resizes) - len(decisions))
+    room = max(3, height - FIXED_LINES - len(resizes) - len(changes) - len(decisions))
     parts: list[RenderableType] = [_header(view, now), _nodes(rows, room)]
     if resizes:
         parts.append(_resizes(resizes))
+    if changes:
+        parts.append(_changes(changes))
     parts.extend(_decision(decision) for decision in decisions)
     return Group(*parts)
 
@@ -101,6 +105,12 @@ def _world(view: JobView) -> str:
         if view.min_nodes == view.max_nodes
         else f"{view.target} of {view.min_nodes}:{view.max_nodes}"
     )
+    if view.servers is not None:
+        there = view.servers
+        servers = count(there.servers, "parameter server")
+        goal = "" if there.goal == there.servers else f" (want {there.goal})"
+        trained = f"version {there.version}: {servers}{goal}" if there.version else f"no parameter server yet{goal}"
+        return f"{trained}, {count(view.world_size, 'worker')} (want {wanted})"
     if not view.generation:
         return f"no world yet, {count(nodes, 'node')} (want {wanted})"
     return f"world {view.generation}: {count(view.world_size, 'process')}, {count(nodes, 'node')} (want {wanted})"
@@ -180,6 +190,16 @@ def _resizes(resizes: Sequence[ResizeView]) -> RenderableType:
     return table
 
 
+def _changes(changes: Sequence[PSChangeView]) -> RenderableType:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, header_style="dim")
+    for title in CHANGE_TITLES:
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("why", no_wrap=True, overflow="ellipsis")
+    for change in changes:
+        table.add_row(*change_cells(change), escape(change_why(change)))
+    return table
+
+
 def _cost(resize: ResizeView) -> tuple[str, ...]:
     return (
         str(resize.generation),
@@ -220,11 +240,28 @@ def summary(view: JobView, *, logs: str | None) -> tuple[str, ...]:
             [("world", "size", "drain", "rendezvous", "restore", "first step", "lost", "why")]
             + [(*_cost(resize), clean(resize.reason)) for resize in costs]
         )
+    lines += _of_servers(view)
     if view.phase is JobPhase.FAILED and view.error:
         lines += ["the failure:", *("  " + line for line in clean(view.error).rstrip().split("\n"))]
     if logs is not None:
         lines.append(f"logs: {clean(logs)}")
     return tuple(lines)
+
+
+def _of_servers(view: JobView) -> list[str]:
+    changes = changes_of(view)
+    if view.servers is None or not changes:
+        return []
+    paused = sum(change.pause for change in changes if change.kind != "start")
+    lines = [f"versions of the parameter servers: {view.servers.version}, workers paused {seconds(paused)} in all"]
+    lines += _columns([(*CHANGE_TITLES, "why"), *((*change_cells(change), change_why(change)) for change in changes)])
+    if view.servers.checkpoint is not None:
+        lines.append(f"last checkpoint: {clean(view.servers.checkpoint)} (step {view.servers.checkpoint_step})")
+    if view.servers.scores:
+        step, metrics = view.servers.scores[-1]
+        figures = ", ".join(f"{clean(name)} {value:.4g}" for name, value in sorted(metrics.items()))
+        lines.append(f"last score: {figures} (step {step})")
+    return lines
 
 
 def _duration(view: JobView) -> str:

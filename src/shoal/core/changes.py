@@ -41,9 +41,12 @@ class Differ(Generic[T]):
     """Patches for one frozen dataclass.
 
     `clean`: for fields that are mappings, what of an entry is worth keeping; the rest of it never makes a patch.
+    `deep`: fields, here or inside, that hold a dataclass or None: of these, too, only what changed inside is told.
     """
 
-    def __init__(self, kind: type[T], *, clean: Mapping[str, Clean] | None = None) -> None:
+    def __init__(
+        self, kind: type[T], *, clean: Mapping[str, Clean] | None = None, deep: frozenset[str] = frozenset()
+    ) -> None:
         self._whole: dict[str, msgspec.msgpack.Decoder[Any]] = {}
         self._mappings: dict[str, _Entries] = {}
         self._tuples: dict[str, msgspec.msgpack.Decoder[Any]] = {}
@@ -52,11 +55,13 @@ class Differ(Generic[T]):
         for field in fields(kind):  # type: ignore[arg-type]
             name, hint = field.name, hints[field.name]
             if get_origin(hint) in (Mapping, dict):
-                self._mappings[name] = _Entries(*get_args(hint), clean=(clean or {}).get(name))
+                self._mappings[name] = _Entries(*get_args(hint), clean=(clean or {}).get(name), deep=deep)
             elif get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
                 self._tuples[name] = msgspec.msgpack.Decoder(hint)
             elif isinstance(hint, type) and is_dataclass(hint):
-                self._inner[name] = Differ(hint)
+                self._inner[name] = Differ(hint, deep=deep)
+            elif name in deep:
+                self._inner[name] = Differ(_unless_none(hint), deep=deep)
             # A mapping or tuple may also be told as a whole.
             self._whole[name] = msgspec.msgpack.Decoder(hint)
 
@@ -80,7 +85,7 @@ class Differ(Generic[T]):
                 self._mappings[name].between(name, old, new, patch)
             elif name in self._tuples:
                 _tail(name, old, new, patch)
-            elif name in self._inner:
+            elif name in self._inner and old is not None and new is not None:
                 inner = self._inner[name].between(old, new)
                 if inner is not None:
                     patch.inner[name] = inner
@@ -103,16 +108,22 @@ class Differ(Generic[T]):
         return replace(before, **changes)  # type: ignore[type-var]
 
 
+def _unless_none(hint: Any) -> Any:
+    """What a field of type `X | None` holds when it holds something."""
+    (kind,) = (each for each in get_args(hint) if each is not type(None))
+    return kind
+
+
 class _Entries:
     """One field that is a mapping."""
 
-    def __init__(self, key: Any, value: Any, *, clean: Clean | None) -> None:
+    def __init__(self, key: Any, value: Any, *, clean: Clean | None, deep: frozenset[str]) -> None:
         self.clean = clean
         self._key = msgspec.msgpack.Decoder(key)
         self._value = msgspec.msgpack.Decoder(value)
         self._inner: Differ[Any] | None = None
         if clean is None and isinstance(value, type) and is_dataclass(value):
-            self._inner = Differ(value)
+            self._inner = Differ(value, deep=deep)
 
     def between(self, name: str, old: Mapping[Any, Any], new: Mapping[Any, Any], patch: Patch) -> None:
         if list(old) == list(new):

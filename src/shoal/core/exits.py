@@ -10,6 +10,8 @@ from enum import StrEnum
 
 EXIT_DO_NOT_RESTART = 76
 EXIT_LEFT = 77
+EXIT_JOB_FAILED = 78
+"""Of an agent that joined by itself, when its job has failed."""
 EXIT_OOM = 247
 EXITS_HARDWARE = frozenset({201, 202})
 

@@ -11,7 +11,7 @@ chief: it is the first worker.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.api.elasticjob import Strategy
 from shoal.core.exits import ExitCause
@@ -28,7 +28,8 @@ class SpeedSample:
     at: float
     """The end of the interval."""
     step_seconds: float
-    """Of one worker's step: the median over workers. All-reduce: of the common step."""
+    """Of one worker's step: the median over workers. All-reduce: of the common step. Of one sample, where steps are not
+    counted."""
     samples_per_second: float
     """Of all workers together."""
     workers: int
@@ -72,6 +73,13 @@ class NodeFacts:
     samples: tuple[NodeSample, ...] = ()
     """Oldest first, down-sampled: some 10 to 60 of them over its life."""
     host: str | None = None
+    seat: int | None = None
+    """Its place in its role, which whoever replaces it takes over; None: whoever replaces it has its name."""
+
+    @property
+    def place(self) -> str:
+        """The same for a node and for whoever takes its place: `ps 0`."""
+        return self.name if self.seat is None else f"{self.role} {self.seat}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +92,7 @@ class OomEvent:
     memory: int
     """What it was granted when it died."""
     count: int | None = None
-    """How many nodes of its role there were: parameter servers share what they hold."""
+    """How many parameter servers there were, which share what they hold; None: it is no server, or nobody knows."""
     uptime_seconds: float | None = None
 
 
@@ -122,6 +130,10 @@ class RoleFacts:
     """The user said how many."""
     cpu_pinned: bool = False
     memory_pinned: bool = False
+    most_memory: int | None = None
+    """MiB of one node, where it may have less than any node may."""
+    roomy_cpu: float | None = None
+    """Cores of one node, if an ask has shown that no host has room for more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +192,20 @@ class Limits:
     free_memory: int | None = None
 
 
+def cpu_limit(known: RoleFacts, limits: Limits) -> float:
+    """Cores that one node of the role may have."""
+    return limits.node_cpu if known.roomy_cpu is None else min(limits.node_cpu, known.roomy_cpu)
+
+
+def memory_limit(known: RoleFacts, limits: Limits) -> int:
+    """MiB that one node of the role may have."""
+    return limits.node_memory if known.most_memory is None else min(limits.node_memory, known.most_memory)
+
+
 # How it is decided -------------------------------------------------------------------------------------------------
+
+SHORTEST_SAMPLE, LONGEST_SAMPLE = 4, 300
+"""Seconds. Agents speak every two: less than two words are no sample. Longer ones would hide changes in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,16 +225,26 @@ class OptimizerSettings:
     """Good speed samples of what the job has now, before anything is decided from its speed."""
     max_samples: int = 100
     """Of each size of the job that are looked at, the newest ones: the fit does not get better by more of them."""
+    sample: int = 30
+    """How long one sample takes, of the job's speed and of what a node uses. The times below that wait for samples are
+    given for this one: `paced` changes them together."""
     cool_down: float = 120.0
     """Between two changes of one kind."""
     settle: float = 60.0
     """After a change, before samples count."""
+    granted_within: float = 60.0
+    """How long a platform may take to grant what was asked for; what is not there then was granted in part. Nothing
+    that samples could tell."""
+    refusal_holds: float = 1_800.0
+    """How long an ask that was granted in part is not repeated, and no node is asked to have as many cores as were
+    refused, where nobody tells of free room: hosts come and go, and others end. Nothing that samples could tell."""
     judge_samples: int = 5
     """Good samples after a change, before it is judged."""
     worse: float = 0.10
     """A change that made the job worse by more than this is taken back, once."""
     error_bound: float = 0.25
-    """How far a prediction may be off before the reason says that the fit is not to be trusted alone."""
+    """How far the last prediction may have been off, or the fit from what was measured, before the reason says that the
+    fit is not to be trusted alone. How much more a plan must promise then, its own errors say (`overpromised`)."""
     reach: float = 4.0
     """How many times more workers than were ever measured one change may ask for."""
     cpu_reach: float = 2.0
@@ -220,9 +255,15 @@ class OptimizerSettings:
     """What a change costs, until one was measured."""
     probe_workers: int = 4
     """Workers to look at the job with, before anything is fitted. Two to four tell how they get in each other's way."""
-    start_cpu: float = 4.0
-    start_memory: int = 16_384
-    """Of each node, when nothing is known. Memory is cheap to have and dear to lack; it is trimmed when it is known."""
+    canary: bool = True
+    """Whether one worker may be given more cores than the others, to show how many they can use. Where workers are all
+    alike it may not: then all of them show it."""
+    start_workers: int = 1
+    """Workers to begin with: one shows what it needs at the least cost. Two can lose one."""
+    start_cpu: float | None = 4.0
+    start_memory: int | None = 16_384
+    """Of each node, when nothing is known. Memory is cheap to have and dear to lack; it is trimmed when it is known.
+    None: nodes are given nothing, because nobody can say what fits a host; they share what theirs have."""
     hot_ps: float = 0.8
     """The part of its cores above which a parameter server is hot."""
     hot_seconds: float = 120.0
@@ -231,10 +272,9 @@ class OptimizerSettings:
     """A parameter server with so many times the mean's load is hotter than the others."""
     warm_up: float = 240.0
     """How long a new node fills its memory: that is no trend, and less was not worth looking at."""
-    memory_margin: float = 0.2
-    """Above the most that was ever used."""
-    oom_factor: float = 2.0
-    """How many times the memory after running out of it; at least 1.5."""
+    memory_margin: float = 0.15
+    ps_memory_margin: float = 0.2
+    """Above the most that was ever used; what parameter servers hold moves among them."""
     oom_horizon: float = 900.0
     """How far ahead memory is watched."""
     trim: float = 0.3
@@ -251,7 +291,30 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if not 0.0 <= self.marginal_speedup <= 1.0:
             raise ValueError(f"marginal_speedup must be from 0 to 1, got {self.marginal_speedup}")
-        if self.oom_factor < 1.5:
-            raise ValueError(f"oom_factor must be at least 1.5, or the same node runs out again, got {self.oom_factor}")
+        if self.start_workers < 1:
+            raise ValueError(f"start_workers must be at least 1, got {self.start_workers}")
+        if not self.refusal_holds > 0.0:
+            raise ValueError(f"refusal_holds must be above 0, got {self.refusal_holds}")
         if self.reach <= 1.0 or self.cpu_reach <= 1.0:
             raise ValueError(f"reach and cpu_reach must be above 1, got {self.reach} and {self.cpu_reach}")
+        if not SHORTEST_SAMPLE <= self.sample <= LONGEST_SAMPLE or self.sample % 2:
+            raise ValueError(
+                f"sample must be an even number of seconds from {SHORTEST_SAMPLE} to {LONGEST_SAMPLE}, "
+                f"got {self.sample}"
+            )
+
+    def paced(self, sample: int) -> "OptimizerSettings":
+        """As bold as these, with samples that take so long: what waits for samples waits for as many as before."""
+        return replace(
+            self, sample=sample, **{name: getattr(self, name) * sample / self.sample for name in _IN_SAMPLES}
+        )
+
+
+_IN_SAMPLES = ("cool_down", "settle", "hot_seconds", "warm_up", "trim_after", "slow_seconds")
+"""Times that are there to see enough samples. The others are about the job or about its platform."""
+
+
+def counts_only() -> OptimizerSettings:
+    """How a job on one machine is sized: its nodes share the machine's cores and memory, and what each may have is not
+    ours to say."""
+    return OptimizerSettings(start_cpu=None, start_memory=None, canary=False)

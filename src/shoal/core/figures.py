@@ -10,6 +10,7 @@ from datetime import datetime
 from math import isfinite
 
 from shoal.core.history import History, Level, Quantity, Timeline
+from shoal.core.job.looks import training_nodes
 from shoal.core.job.values import Job
 from shoal.core.nodes import Node
 from shoal.core.statistics import Book, Statistics
@@ -113,7 +114,7 @@ def figures(
         at=now,
         step=job.gain.step,
         samples=job.gain.samples,
-        world_size=committed.size if committed is not None else 0,
+        world_size=committed.size if committed is not None else training_nodes(job),
         samples_per_second=asked(Quantity.SAMPLES),
         steps_per_second=asked(Quantity.STEPS),
         step_seconds=asked(Quantity.STEP),

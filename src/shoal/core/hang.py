@@ -12,6 +12,9 @@ from datetime import datetime, timedelta
 
 from shoal.core.nodes import NodeId
 
+NO_STEP = "no step for"
+"""In every decision about training that stands still: whoever reads decisions can tell."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangSettings:
@@ -88,7 +91,7 @@ def decide_hang(facts: HangFacts, *, now: datetime, settings: HangSettings) -> H
     inside = [p for p in facts.processes if p.in_world]
     if waited < limit or not inside:
         return None
-    no_step = f"no step for {waited.total_seconds():.0f} s (limit {limit.total_seconds():.0f} s)"
+    no_step = f"{NO_STEP} {waited.total_seconds():.0f} s (limit {limit.total_seconds():.0f} s)"
     stopped = [p for p in inside if p.stopped]
     if stopped:
         return _kill(stopped, f"{no_step}: stopped by the kernel")

@@ -76,6 +76,12 @@ MANY = (Width(2, 300), Width(30, 240), Width(600, 432))
 """For the job: 10 minutes, 2 hours, 3 days."""
 
 
+def sampled(widths: tuple[Width, Width, Width], seconds: int) -> tuple[Width, Width, Width]:
+    """The same levels with other buckets in the middle: as many, so they reach back less far if they are shorter."""
+    finest, middle, widest = widths
+    return (finest, Width(seconds, middle.count), widest)
+
+
 def sane(value: float | None) -> float | None:
     """The number if it can be one that was measured; None: it cannot."""
     return float(value) if value is not None and 0.0 <= value <= LARGEST else None

@@ -132,7 +132,7 @@ class PodUse:
     succeeded: bool = False
     is_over: bool = False
     ends: float | None = None
-    """It was told to end, and is gone by then."""
+    """It was told to end, and should be gone by then."""
     priority: int = 0
     since: float = 0.0
     is_unschedulable: bool = False

@@ -39,6 +39,9 @@ REPLAYED = frozenset(
         "hanging",
         "hang_warned",
         "reunion",
+        "changes",
+        "held",
+        "stopped",
     }
 )
 """What the agents say again to a new master, or what is for people only. All else is lost with a master that did not
@@ -67,10 +70,12 @@ class Change:
 
 
 def _kept(seen: Seen) -> Seen:
-    return replace(seen, at=_LONG_AGO, processes=())
+    return replace(seen, at=_LONG_AGO, processes=(), still_since=None)
 
 
-_differ = Differ(Job, clean={"seen": _kept})
+DEEP = frozenset({"servers", "current", "change", "cluster"})
+"""A job's parameter servers. A version lists the whole model, and hundreds of words lead from one to the next."""
+_differ = Differ(Job, clean={"seen": _kept}, deep=DEEP)
 _jobs: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 _records: msgspec.msgpack.Decoder[SnapshotRecord | ChangeRecord] = msgspec.msgpack.Decoder(
     SnapshotRecord | ChangeRecord
@@ -98,9 +103,17 @@ def change(before: Job, after: Job) -> Change | None:
         return None
     return Change(
         record=msgspec.msgpack.encode(ChangeRecord(patch)),
-        is_minor=patch.touched <= MINOR,
-        is_replayed=patch.touched <= REPLAYED and _is_replayed(patch.inner.get("ledger", Patch())),
+        is_minor=_touched(patch) <= MINOR,
+        is_replayed=_touched(patch) <= REPLAYED and _is_replayed(patch.inner.get("ledger", Patch())),
     )
+
+
+def _touched(patch: Patch) -> frozenset[str]:
+    """Without the job's sizing when only the words about it are new: those change with every look."""
+    sizing = patch.inner.get("sizing", Patch())
+    words = sizing.inner.get("optimizer", Patch())
+    only_words = sizing.touched == {"optimizer"} and words.touched <= {"reason", "confidence"}
+    return patch.touched - {"sizing"} if only_words else patch.touched
 
 
 def _is_replayed(ledger: Patch) -> bool:

@@ -81,6 +81,8 @@ class Node:
     """Another node takes its seat should it be lost. False once it is to go."""
     is_released: bool = False
     """It is not wanted any more: its end is no failure."""
+    is_going: bool = False
+    """Its platform has told it to end, and it stays until it is let go: a parameter server that joined by itself."""
 
     @property
     def id(self) -> NodeId:

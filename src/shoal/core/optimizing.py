@@ -6,13 +6,21 @@ what was asked before, what came of it and whom not to trust any more is in the 
 `shoal.core.stages` walks a job through its stages over this port.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from shoal.core.facts import JobFacts, Limits, OomEvent, OptimizerSettings
 from shoal.core.plans import ResourcePlan
+
+ALL_BUSY = 0.9
+"""Workers that keep more than this part of their cores busy may be able to use more."""
+
+
+REST, MOST_TIMES = 6.0, 12
+"""How many times as long as it takes to find a slow node its place is left alone after the first replacement that
+brought nothing; and after how many of them that becomes no longer."""
 
 
 class Stage(StrEnum):
@@ -63,13 +71,31 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Replaced:
+    """Slow nodes that were replaced in one place, and nothing has shown that it helped."""
+
+    times: int
+    at: float
+    """The last time."""
+
+    def rest(self, settings: OptimizerSettings) -> float:
+        """Seconds for which the place is left alone: twice as long each time."""
+        return REST * settings.slow_seconds * 2.0 ** (min(self.times, MOST_TIMES) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """What one worker with more cores than the others has shown."""
+    """What workers have shown of how many cores they can use: one that has more than the others, or all of them."""
 
     tried: float
-    """Its cores."""
+    """Their cores."""
     busy: float
-    """Cores that it keeps busy while it computes: as many as it is faster than the others."""
+    """Cores that they keep busy while they compute."""
+
+    @property
+    def has_shown_all(self) -> bool:
+        """Whether they had more cores than they can use."""
+        return self.busy < ALL_BUSY * self.tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +109,9 @@ class History:
     cooling: frozenset[Kind] = frozenset()
     """Kinds of change that were made a moment ago."""
     canary: Canary | None = None
-    """The last one; None: there was none, or step times are not told by node."""
+    """Of those with the most cores; None: nothing was shown yet, or step times are not told by node."""
+    replaced: Mapping[str, Replaced] = field(default_factory=dict)
+    """By place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

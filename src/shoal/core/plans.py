@@ -5,6 +5,7 @@ launch, remove or migrate to get there, and is what a `Scaler` carries out. Both
 the state that is wanted, not the difference), and neither is made without a reason.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,7 +37,7 @@ class NodeResource:
     def __post_init__(self) -> None:
         for name in ("cpu", "memory", "disk"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be above 0 when it is said, got {value}")
         if self.gpu_num is not None and self.gpu_num < 0:
             raise ValueError(f"gpu_num must not be negative, got {self.gpu_num}")
@@ -70,6 +71,8 @@ class ResourcePlan:
     """Who made it; None: a user."""
     predicted_speed: float | None = None
     """Samples per second that the job should reach with it."""
+    confidence: float | None = None
+    """From 0 to 1, how far the fit behind it can be trusted; None: there was none."""
 
     @property
     def is_empty(self) -> bool:
@@ -90,3 +93,8 @@ class ScalePlan:
     @property
     def is_empty(self) -> bool:
         return not (self.launch_nodes or self.remove_nodes or self.migrate_nodes)
+
+    @property
+    def is_ask(self) -> bool:
+        """It says only what each role and some nodes should have: on a platform that makes the nodes itself."""
+        return not (self.launch_nodes or self.remove_nodes) and bool(self.node_group_resources or self.migrate_nodes)

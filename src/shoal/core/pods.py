@@ -5,7 +5,7 @@ Pods in these words, and neither needs to know the other.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from shoal.api.elasticjob import Role
@@ -51,17 +51,25 @@ class PodSeen:
     oom_killed: bool = False
     reason: str = ""
     host: str = ""
+    host_down: datetime | None = None
+    """Since when nobody hears of its host; None: somebody does, or nobody can tell."""
     resource: Resource = _NOTHING_SAID
     trouble: Trouble | None = None
     """Why it does not get to run."""
     resize_waits: str = ""
     """Why its host has not given it what `resource` says since it was changed; empty: it has, or will at once."""
+    is_resizing: bool = False
+    """Its host has neither given it what the server has agreed to nor said why not."""
     makes_pods: bool = False
     """Of a master: it creates and deletes its job's Pods itself."""
 
     @property
     def is_over(self) -> bool:
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    def has_lost_host(self, grace: timedelta, now: datetime) -> bool:
+        """Whether its host has been silent for so long that nothing is to be hoped for: it may never end."""
+        return not self.is_over and self.host_down is not None and now - self.host_down >= grace
 
     @property
     def is_running(self) -> bool:

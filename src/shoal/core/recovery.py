@@ -5,12 +5,19 @@ luck. A rate limit stops kill loops all the same: after too many free losses of 
 ones are charged.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
 from shoal.core.exits import ExitCause
 from shoal.core.nodes import NodeId
+
+OOM_FACTOR = 2.0
+"""How many times its memory a node gets after it ran out of it. Half as much again would do for most; who runs out once
+more has lost the time between."""
+MEMORY_STEP = 64
+"""MiB: memory is given in multiples, as finer differences are not worth a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +31,6 @@ class RecoverySettings:
     """So many charged recoveries in a row without a step gained end the job."""
     quick_death: timedelta = timedelta(seconds=60)
     """Without reported steps, a process that died younger than this gained nothing."""
-    oom_factor: float = 1.5
-    """A node that ran out of memory comes back with at least this times as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,8 @@ class Failure:
     """MiB it has; None: not limited."""
     memory_limit: int | None = None
     """MiB it may have at most; None: not limited."""
+    can_share: bool = False
+    """Others may be started that share what it holds: the job's optimizer sees to that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,18 +188,26 @@ def _after_oom(
         return spent
     if failure.memory is None:
         return _again(failure, charged=True, reason=f"{said}: out of memory ({_next(budget)})")
-    more = raised_memory(failure.memory, failure.memory_limit, settings)
+    more = raised_memory(failure.memory, failure.memory_limit)
+    if more is None and failure.can_share:
+        reason = f"{said}: out of memory with {failure.memory} MiB, which is the limit; more may share what it held"
+        return _relaunch(failure, charged=True, reason=f"{reason} ({_next(budget)})")
     if more is None:
         return FailJob(reason=f"{said}: out of memory with {failure.memory} MiB, which is the limit")
     reason = f"{said}: out of memory with {failure.memory} MiB, gets {more} MiB ({_next(budget)})"
     return _relaunch(failure, charged=True, reason=reason, memory=more)
 
 
-def raised_memory(memory: int, limit: int | None, settings: RecoverySettings) -> int | None:
-    """MiB for a node that ran out of `memory`: at least the factor more, at most the limit; None: it has the limit."""
-    wanted = -int(-memory * settings.oom_factor // 1)
+def raised_memory(memory: int, limit: int | None) -> int | None:
+    """MiB for a node that ran out of `memory`, and for all of its role: this rule and no other says it. At most the
+    limit; None: it has that already."""
+    wanted = round_memory(memory * OOM_FACTOR)
     more = wanted if limit is None else min(wanted, limit)
     return more if more > memory else None
+
+
+def round_memory(amount: float) -> int:
+    return max(MEMORY_STEP, math.ceil(amount / MEMORY_STEP) * MEMORY_STEP)
 
 
 def _spent(

@@ -15,7 +15,14 @@ class CheckpointSpec:
     """How many are left in the directory."""
     replica: bool = False
     """Keep a copy of the newest one in a second agent's memory as well."""
+    seconds: float = 600.0
+    """How often the chief of a job with parameter servers saves the model. Where steps are together the script says."""
+
+    fuzzy: bool = False
+    """Those of a job with parameter servers are saved while training goes on, but for the last one."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.seconds < float("inf"):
+            raise BadInput(f"seconds between checkpoints must be above 0, got {self.seconds:g}")
         if self.keep < 1:
             raise BadInput(f"at least one checkpoint must be kept, got {self.keep}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
 
-from shoal.core.history import LARGEST, MANY, History, Quantity, Timeline, sane
+from shoal.core.history import FEW, LARGEST, MANY, History, Quantity, Timeline, sampled, sane
 from shoal.core.nodes import Node, NodeId, NodeSeen, ProcessSeen, Role, Trained
 
 MOST_NODES = 2000
@@ -33,6 +33,8 @@ QUIET = 15.0
 """Seconds after which a node that says nothing is left out of the job's sums, and so is what it said before."""
 TICK = 2.0
 """Seconds between two sums over all nodes."""
+SAMPLE = 30
+"""Seconds in one sample, for optimizers, unless they want another number of them."""
 WORKERS = frozenset({Role.WORKER, Role.CHIEF})
 
 
@@ -92,9 +94,11 @@ class Now:
 
 
 class Statistics:
-    def __init__(self) -> None:
+    def __init__(self, sample: int = SAMPLE) -> None:
+        """`sample`: how many seconds make a sample, of the job and of each node."""
+        self.sample = sample
         self.timeline = Timeline()
-        self.job = History(MANY)
+        self.job = History(sampled(MANY, sample))
         self.nodes: dict[NodeId, Book] = {}
         """Those heard last are last."""
         self.dead: frozenset[NodeId] = frozenset()
@@ -109,7 +113,7 @@ class Statistics:
     def heard(self, node: NodeId, heard: Heard, now: datetime) -> None:
         """A heartbeat came."""
         at = self.timeline.at(now)
-        book = self.nodes.pop(node, None) or Book()
+        book = self.nodes.pop(node, None) or self.new_book()
         self.nodes[node] = book
         while len(self.nodes) > MOST_NODES:
             del self.nodes[next(iter(self.nodes))]
@@ -160,6 +164,9 @@ class Statistics:
         self._ticked = seconds
         self._sum_up(now(), seconds)
 
+    def new_book(self, at: float = 0.0) -> Book:
+        return Book(history=History(sampled(FEW, self.sample)), at=at)
+
     @property
     def _taking(self) -> float:
         """Seconds from one heartbeat of a node that is taken in to the next; at most 0: each is."""
@@ -189,7 +196,10 @@ class Statistics:
         speeds = [] if self._is_told else _fresh(books.values(), Quantity.SAMPLES, since)
         self.job.add(at, Quantity.SAMPLES, sum(speeds) if speeds else None)
         workers = {name: book for name, book in books.items() if live[name].role in WORKERS}
-        servers = {name: book for name, book in books.items() if live[name].role is Role.PS}
+        # One that was let go holds nothing any more, however long it takes to end.
+        servers = {
+            name: book for name, book in books.items() if live[name].role is Role.PS and not live[name].is_released
+        }
         self._by_role(at, since, workers, live, Quantity.WORKER_CPU, Quantity.WORKER_GRANT)
         self._by_role(at, since, servers, live, Quantity.PS_CPU, Quantity.PS_GRANT)
         if servers:

@@ -16,7 +16,7 @@ import msgspec
 
 from shoal.core.history import Column, History, Level, Quantity
 from shoal.core.nodes import NodeId
-from shoal.core.statistics import Book, Statistics
+from shoal.core.statistics import SAMPLE, Book, Statistics
 
 FORMAT = 1
 BUDGET = 32 * 1024
@@ -80,24 +80,25 @@ def packed(statistics: Statistics, *, budget: int = BUDGET) -> bytes:
     return data if len(data) <= budget else b""
 
 
-def unpacked(data: bytes) -> Statistics:
-    """What `packed` was given, without its finest level; empty when that cannot be told."""
+def unpacked(data: bytes, sample: int = SAMPLE) -> Statistics:
+    """What `packed` was given, without its finest level; empty when that cannot be told, or its samples took longer or
+    shorter."""
     if not data:
-        return Statistics()
+        return Statistics(sample)
     try:
         kept = _decoder.decode(data)
         if kept.format != FORMAT:
-            return Statistics()
-        statistics = Statistics()
+            return Statistics(sample)
+        statistics = Statistics(sample)
         statistics.timeline.offset, statistics.timeline.seen = kept.offset, kept.seen
         now = kept.offset + (kept.seen or 0.0)
         _fill(statistics.job, kept.job, now)
         for name, at, levels in kept.nodes:
-            book = Book(at=at)
+            book = statistics.new_book(at)
             _fill(book.history, levels, now)
             statistics.nodes[NodeId(name)] = book
     except (msgspec.MsgspecError, ValueError, OverflowError, struct.error):
-        return Statistics()
+        return Statistics(sample)
     return statistics
 
 

@@ -24,6 +24,8 @@ class Workload:
     kind: WorkloadKind
     name: str
     uid: str
+    generation: int = 0
+    """Counts what was ever asked of it: a number that was decided on one is not written over the next."""
     role: TrainingRole
     wanted: int
     """Replicas; of a Job, its parallelism."""
@@ -50,8 +52,12 @@ class TrainingPod:
     phase: PodPhase = PodPhase.PENDING
     ready: bool = False
     deleting: bool = False
+    ends: datetime | None = None
+    """When its grace is over, if it was told to end."""
     created_at: datetime
     host: str = ""
+    exit_code: int | None = None
+    oom_killed: bool = False
     reason: str = ""
     trouble: Trouble | None = None
 

@@ -46,6 +46,7 @@ class Keeper:
         self._trouble_at: datetime | None = None
         self._trouble_since: datetime | None = None
         self._is_claimed = False
+        self._has_no_room = False
         self.trouble: str | None = None
         self.term = 0
 
@@ -137,6 +138,17 @@ class Keeper:
         return self._trouble_since is not None and self._clock.now() - self._trouble_since > PATIENCE
 
     @property
+    def written(self) -> Job | None:
+        """What another master would go on from; None: nothing is written yet, as far as this one knows."""
+        return self._written
+
+    @property
+    def is_away(self) -> bool:
+        """Nothing can be written now, and another master would go on from what was. A state that has no room is not
+        worth waiting for: it will not shrink."""
+        return self.replays and self.trouble is not None and not self._has_no_room
+
+    @property
     def may_be_back_soon(self) -> bool:
         """Nothing can be written now, another master would go on from what was, and it is worth waiting."""
         return self.replays and self.trouble is not None and not self.is_in_lasting_trouble
@@ -185,6 +197,7 @@ class Keeper:
                 await self._claim_again()
             size = await self._snapshot(job)
         except StateUnavailable as exc:
+            self._has_no_room = isinstance(exc, StateTooLarge)
             self._fail(str(exc))
             return
         self._written, self._last = job, self._clock.now()

@@ -6,7 +6,8 @@ the effects, and whatever happens while it writes goes into the next record. Sen
 plans go to the scaler through a queue with retries (`Plans`).
 
 A store that is away does not stop training: what is decided is done all the same, for a master that follows learns it
-from those who did it. Only who is let go for good waits for the record, and not for ever (`waits_for_record`).
+from those who did it. Only who is let go for good waits for the record, and not for ever (`waits_for_record`). Versions
+of parameter servers do wait as long as it takes (`must_be_recorded`).
 """
 
 import asyncio
@@ -28,16 +29,20 @@ from shoal.core.job import (
     JobSettings,
     JobSpec,
     admit,
+    asked_again,
     deadline,
     fenced,
     following,
+    grants_news,
     handle,
     is_forgotten,
     is_later,
     is_news,
+    must_be_recorded,
     named,
     new_job,
     noted,
+    plan_refusal,
     reconcile,
     refusal,
     resumed,
@@ -47,28 +52,38 @@ from shoal.core.job import (
     waits_for_record,
 )
 from shoal.core.job.handle import Rejected
+from shoal.core.job.sizing import bounds
 from shoal.core.job.values import (
     AgentDisconnected,
     AgentJoined,
     Announced,
+    CountPinned,
     DataAnswered,
     DataAsked,
     DataWoken,
     Effect,
     End,
     Fence,
+    Given,
     NodeExited,
     NodesAnnounced,
+    PlanAsked,
+    ResourcePinned,
+    SayWord,
     Scale,
     ScaleAsked,
+    ServersGranted,
     SpecChanged,
     StopAsked,
     Tell,
     Ticked,
 )
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, Role
+from shoal.core.optimizing import ResourceOptimizer
+from shoal.core.plans import ResourcePlan
 from shoal.core.ports import Clock, Scaler, StateStore
-from shoal.core.view import DecisionView, JobPhase, JobView
+from shoal.core.sizing import is_still, look_at
+from shoal.core.view import DecisionView, JobPhase, JobView, says_how_many
 from shoal.master.agents import Agents
 from shoal.master.clock import SystemClock
 from shoal.master.http import routes
@@ -76,6 +91,7 @@ from shoal.master.keeper import Keeper
 from shoal.master.metrics import MasterMetrics
 from shoal.master.plans import Plans
 from shoal.master.platform import RemoteScaler
+from shoal.master.sizer import Sizer
 from shoal.master.translate import to_event, to_message
 from shoal.master.watch import Watch
 from shoal.wire.codec import encode
@@ -137,8 +153,10 @@ class Master:
         server_settings: ServerSettings | None = None,
         store: StateStore | None = None,
         begin: Begin = Begin.ANYHOW,
+        optimizer: ResourceOptimizer | None = None,
     ) -> None:
-        """`store`: keep the job's state there, and go on with what is there already; None: it dies with this master."""
+        """`store`: keep the job's state there, and go on with what is there already; None: it dies with this master.
+        `optimizer`: who sizes a job that sizes itself; None: its own statistics do."""
         self._begin = begin
         self._clock = clock or SystemClock()
         self._keeper = None if store is None else Keeper(store, self._clock, changed=self._durability)
@@ -160,7 +178,8 @@ class Master:
         self._scaler = scaler
         self._listeners: list[Callable[[DecisionView], None]] = []
         self._metrics = MasterMetrics()
-        self._watch = Watch()
+        self._watch = Watch(settings.optimizer.sample)
+        self._sizer = Sizer(optimizer)
         self._agents = Agents()
         self._plans = Plans(scaler)
         self._woken = asyncio.Event()
@@ -229,7 +248,8 @@ class Master:
         reason = f"master {self.term} took over"
         asked = self._job.spec if self._job.spec.platform_grows else None
         replays = self._keeper.replays
-        return taken_over(found, now, reason=reason, term=self.term, is_replayed=replays, asked=asked), ()
+        job = taken_over(found, now, reason=reason, term=self.term, is_replayed=replays, asked=asked)
+        return job, asked_again(job)
 
     async def run(self) -> JobView:
         """Run the job to its end. Whatever happens, nothing of it is left running afterwards.
@@ -239,7 +259,11 @@ class Master:
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._scaler.start(self._node_exited)
-                background = [tasks.create_task(self._tick()), tasks.create_task(self._plans.run())]
+                background = [
+                    tasks.create_task(self._tick()),
+                    tasks.create_task(self._plans.run()),
+                    tasks.create_task(self._size()),
+                ]
                 if self._keeper is not None:
                     background.append(tasks.create_task(self._record()))
                 self._do(self._first)
@@ -289,6 +313,32 @@ class Master:
         self._happen(ScaleAsked(count=count, who=who))
         return f"{count} nodes asked for"
 
+    def scale_itself(self, *roles: Role) -> str:
+        """Let the optimizer say again how many nodes of these roles there are. Raises `BadInput` for a job that has no
+        optimizer, or no such role."""
+        spec = self._job.spec
+        asked = " ".join(f"{role}=auto" for role in roles)
+        if spec.sizing is None:
+            raise BadInput(
+                f"job {spec.name} does not size itself: it was started without --autoscale, "
+                f"so {asked} means nothing to it"
+            )
+        unknown = [role for role in roles if role not in bounds(spec)]
+        if unknown:
+            raise BadInput(f"job {spec.name} has no {unknown[0]}, so {asked} means nothing to it")
+        for role in roles:
+            self._happen(CountPinned(role=role, by=None))
+        return "; ".join(says_how_many("the optimizer", role) for role in roles)
+
+    def follow(self, plan: ResourcePlan, *, who: str, victims: frozenset[NodeId] = frozenset()) -> str:
+        """Bring the job to where a plan wants it; what it does not say stays as it is. It may come while an earlier one
+        is still being followed. Raises `BadInput` with the reason when the job cannot; then nothing of it is done."""
+        why_not = plan_refusal(self._job, plan)
+        if why_not is not None:
+            raise BadInput(why_not)
+        self._happen(PlanAsked(plan=plan, who=who, victims=victims))
+        return f"asked for: {plan.reason}"
+
     def stop(self, reason: str, *, grace: timedelta | None = None) -> None:
         """End the job. A second call shortens the grace period."""
         if self._job.ending is not None and grace is not None:
@@ -325,7 +375,8 @@ class Master:
         if node is not None and self._is_to_be_announced(node) and not await self._is_announced(node):
             return None
         before = self._job
-        self._job, answer = admit(before, node, hello.incarnation, self._clock.now())
+        role = Role.PS if hello.role == Role.PS else Role.WORKER
+        self._job, answer = admit(before, node, hello.incarnation, self._clock.now(), role=role)
         if isinstance(answer, Rejected):
             return Refuse(reason=answer.reason)
         if self._job is not before and self._keeper is not None:
@@ -402,7 +453,9 @@ class Master:
         if isinstance(message, StoreSet):
             self._agents.push_store(self._job.rendezvous.committed, node, message)
             return
-        self._watch.heard(node, message, self._clock.now())
+        servers = self._job.servers
+        is_speaker = servers is None or servers.chief == node
+        self._watch.heard(node, message, self._clock.now(), is_speaker=is_speaker)
         event = to_event(node, message)
         if event is not None:
             self._happen(event)
@@ -448,12 +501,31 @@ class Master:
         if job.ending is None and job.ended is None and (count != job.target or count < len(staying(job))):
             self._happen(ScaleAsked(count=count, who=who, victims=victims))
 
+    def servers_granted(self, count: int, *, are_too_many: bool, victims: frozenset[NodeId]) -> None:
+        """The platform wants so many parameter servers there. Said again, it changes nothing."""
+        job, said = self._job, ServersGranted(count=count, are_too_many=are_too_many, victims=victims)
+        if job.ending is None and job.ended is None and grants_news(job, said):
+            self._happen(said)
+
     def announced(self, nodes: tuple[Announced, ...]) -> None:
         """The platform has added these nodes by itself, or is about to."""
         if any(is_news(self._job, each) for each in nodes):
             self._happen(NodesAnnounced(nodes=nodes))
             self._heard_of_nodes.set()
             self._heard_of_nodes = asyncio.Event()
+
+    def pinned(self, by: Mapping[Role, str]) -> None:
+        """Whose asks say how many nodes there are, by role; of the others the optimizer does. Said again, it changes
+        nothing."""
+        for role in map(Role, bounds(self._job.spec)):
+            if self._job.spec.sizing is not None and self._job.sizing.pins.get(role) != by.get(role):
+                self._happen(CountPinned(role=role, by=by.get(role)))
+
+    def resources_pinned(self, given: Mapping[Role, Given]) -> None:
+        """Whose asks say what each node has, by role, and what. Said again, it changes nothing."""
+        for role in map(Role, bounds(self._job.spec)):
+            if self._job.spec.sizing is not None and self._job.sizing.given.get(role) != given.get(role):
+                self._happen(ResourcePinned(role=role, given=given.get(role)))
 
     def specified(self, spec: JobSpec) -> None:
         """This is what the user asks for now. Said again, it changes nothing."""
@@ -471,8 +543,9 @@ class Master:
 
     def _happen(self, event: Event) -> None:
         before = self._job
-        self._job, effects = handle(before, event, self._clock.now())
-        self._metrics.observe(before, event, self._job)
+        now = self._clock.now()
+        self._job, effects = handle(before, event, now)
+        self._metrics.observe(before, event, self._job, now)
         if isinstance(event, DataAsked) and event.round.departed:
             self._is_awaited = True
             self._departing.add(event.node)
@@ -522,10 +595,24 @@ class Master:
         """What is to be done now; the rest waits for the store."""
         assert self._keeper is not None
         effects, self._held = (*self._held, *effects), ()
-        if not self._keeper.may_be_back_soon:
-            return effects
-        self._held = tuple(effect for effect in effects if waits_for_record(effect))
-        return tuple(effect for effect in effects if not waits_for_record(effect))
+        if self._keeper.may_be_back_soon:
+            self._held = tuple(effect for effect in effects if waits_for_record(effect))
+        elif self._keeper.is_away:
+            self._held = self._unsayable(effects)
+        held = set(map(id, self._held))
+        return tuple(effect for effect in effects if id(effect) not in held)
+
+    def _unsayable(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        """The words that are never said before they are written down, and, for the order matters, those after them."""
+        assert self._keeper is not None
+        words = [effect for effect in effects if isinstance(effect, Tell) and isinstance(effect.what, SayWord)]
+        is_vital = (must_be_recorded(word, self._keeper.written) for word in words)
+        first = next((number for number, vital in enumerate(is_vital) if vital), len(words))
+        return tuple(words[first:])
+
+    @property
+    def _are_words_held(self) -> bool:
+        return any(isinstance(effect, Tell) and isinstance(effect.what, SayWord) for effect in self._held)
 
     def _let_go(self) -> None:
         """Who is about to end does not wait for a store that has been in trouble for long."""
@@ -615,7 +702,24 @@ class Master:
             self._metrics.lag(late.total_seconds())
             routine = now + TICK
             self._watched(now)
-            self._happen(Ticked(late=late))
+            self._happen(Ticked(late=late, are_words_held=self._are_words_held))
+
+    async def _size(self) -> None:
+        """Look now and then whether the job should have another size. No fault in that stops the job."""
+        while True:
+            try:
+                await self._look()
+            except Exception:
+                log.exception("the optimizer could not look at the job; training goes on, and it is tried again")
+            await asyncio.sleep(self._job.settings.sizing_interval.total_seconds())
+
+    async def _look(self) -> None:
+        look = look_at(self._job, self._watch.statistics, self._clock.now())
+        if look is None:
+            return
+        answer = await self._sizer.answer(look)
+        if is_still(self._job, look):  # else the next look is about what has become of it
+            self._happen(answer)
 
     def _watched(self, now: datetime) -> None:
         """Take the sums, and have the statistics written down when they are due. No fault in them stops the job."""
@@ -624,7 +728,7 @@ class Master:
             kept = None if self._keeper is None else self._watch.due(self._job, now, pace=self._keeper.pace)
         except Exception:
             log.exception("the job's statistics are dropped, and begin anew: they cannot be summed up or written down")
-            self._watch = Watch()
+            self._watch = Watch(self._job.settings.optimizer.sample)
             return
         if kept is not None and kept != self._job.statistics:
             self._job = replace(self._job, statistics=kept)

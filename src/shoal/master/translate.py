@@ -67,8 +67,12 @@ def to_event(node: NodeId, message: wire.FromAgent) -> core.Event | None:
             return core.NodeSucceeded(node=node, incarnation=message.incarnation)
         case wire.Left():
             return core.NodeLeft(node=node)
+        case wire.Going():
+            return core.NodeGoing(node=node)
         case wire.DataRound(round=said):
             return core.DataAsked(node=node, round=said)
+        case wire.PSSaid(incarnation=incarnation, word=word):
+            return core.WordSaid(node=node, incarnation=incarnation, word=word)
         case wire.Hello() | wire.StoreSet():
             return None
         case _:
@@ -103,10 +107,13 @@ def to_message(command: core.Command) -> wire.FromMaster:
         case core.LeaveNode():
             return wire.Leave(reason=command.reason, grace_seconds=command.grace.total_seconds())
         case core.StopNode():
-            return wire.Stop(reason=command.reason, grace_seconds=command.grace.total_seconds())
+            grace = command.grace.total_seconds()
+            return wire.Stop(reason=command.reason, grace_seconds=grace, has_failed=command.has_failed)
         case core.DataAnswered(answer=answer):
             return wire.DataAnswers(answer=answer)
         case core.DataWoken(wakes=wakes):
             return wire.DataWakes(wakes=wakes)
+        case core.SayWord(word=word):
+            return wire.PSTold(word=word)
         case _:
             assert_never(command)

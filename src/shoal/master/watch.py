@@ -7,9 +7,9 @@ still. Nothing waits for it and nothing else is written because of it.
 
 from datetime import datetime, timedelta
 
-from shoal.core.job.values import Job
+from shoal.core.job import Job, training_nodes
 from shoal.core.nodes import NodeId
-from shoal.core.statistics import Heard, Now, Statistics
+from shoal.core.statistics import SAMPLE, Heard, Now, Statistics
 from shoal.core.statistics_kept import packed, unpacked
 from shoal.wire.messages import FromAgent, Heartbeat, Progress
 
@@ -21,8 +21,9 @@ IN_PACE = 30
 
 
 class Watch:
-    def __init__(self) -> None:
-        self.statistics = Statistics()
+    def __init__(self, sample: int = SAMPLE) -> None:
+        """`sample`: as in `Statistics`."""
+        self.statistics = Statistics(sample)
         self._generation: int | None = None
         self._kept: datetime | None = None
         self._is_news = False
@@ -30,14 +31,15 @@ class Watch:
 
     def taken_on(self, job: Job) -> None:
         """Go on where the master before has left it."""
-        self.statistics = unpacked(job.statistics)
+        self.statistics = unpacked(job.statistics, job.settings.optimizer.sample)
 
-    def heard(self, node: NodeId, message: FromAgent, now: datetime) -> None:
+    def heard(self, node: NodeId, message: FromAgent, now: datetime, *, is_speaker: bool = True) -> None:
+        """`is_speaker`: it is this node's to say how far the job is; others may count, but not for all."""
         match message:
             case Heartbeat():
                 self._is_news = True
                 self.statistics.heard(node, heard(message), now)
-            case Progress(step=step, samples=samples, generation=generation):
+            case Progress(step=step, samples=samples, generation=generation) if is_speaker:
                 if generation != self._generation:
                     self._generation = generation
                     self.statistics.broken()
@@ -73,8 +75,7 @@ def heard(message: Heartbeat) -> Heard:
 
 
 def _now(job: Job) -> Now:
-    committed = job.rendezvous.committed
     return Now(
-        workers=len(committed.members) if committed is not None else 0,
+        workers=training_nodes(job),
         nodes=tuple(node for node in job.nodes.values() if node.is_live),
     )

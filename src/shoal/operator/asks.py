@@ -2,7 +2,8 @@
 
 For each role, in this order: the manual asks (`spec.<role>.replicas`, manual ScalePlans, JobResources), of which the
 one that *changed* last wins; the master's auto plan; what the spec has by default. Count and resource are two asks: a
-plan that names only a resource pins no count. The result is held within the role's `min` and `max`.
+plan that names only a resource pins no count. The result is held within the role's `min` and `max`. More memory than a
+manual ask gives is the auto plan's word: somebody ran out of what was given.
 
 When nobody asks for anything a job has no training Pods yet; when the last ask is taken back it keeps what it has,
 because nobody asked for less.
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from shoal.api.elasticjob import Role
+from shoal.api.elasticjob import OptimizeMode, Role, Strategy
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.quantities import format_cores, format_mebibytes
@@ -46,6 +47,8 @@ class Wanted:
     """Whose count it is: `spec.worker`, `ScalePlan/x`."""
     sized_by: str = ""
     """Whose resource it is, when it is not the spec's."""
+    raised_by: str = ""
+    """Whose memory it is, when that is more than `sized_by` gives: somebody ran out of that."""
     reason: str = ""
 
 
@@ -69,6 +72,12 @@ def needs_of(spec: JobSpec, role: Role) -> RoleNeeds | None:
     return own
 
 
+def asks_for_members(spec: JobSpec, asks: Asks) -> bool:
+    """Whether anybody has said what the job should have, or its master is going to."""
+    count = asks.roles[Role.WORKER].count
+    return bool(count) or (count is None and spec.optimize_mode is not OptimizeMode.MANUAL)
+
+
 def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now: datetime) -> Asks:
     readable = [plan for plan in plans if plan.refused is None and plan.invalid is None]
     every = [plan for plan in readable if not plan.auto]
@@ -77,7 +86,7 @@ def decide_asks(spec: JobSpec, memory: Memory, plans: Sequence[PlanSeen], *, now
     accepted = _stamped(spec, memory, manual, now)
     by_ask = {each.ask: each for each in accepted}
     counting = [each for each in accepted if each.ask != _MODE and each.at >= by_ask[_MODE].at]
-    order = {plan.ask: (plan.kind is PlanKind.SCALE_PLAN, plan.created_at.timestamp(), plan.name) for plan in manual}
+    order = {plan.ask: _rank(plan) for plan in manual}
     counting.sort(key=lambda each: (each.at, order.get(each.ask, (False, 0.0, ""))), reverse=True)
     auto = next((plan for plan in readable if plan.auto), None)
     resources = {plan.ask: plan.roles for plan in manual}
@@ -107,8 +116,14 @@ def _too_many(memory: Memory, manual: Sequence[PlanSeen]) -> frozenset[str]:
     return frozenset(plan.ask for plan in pinning[MOST_PLANS:])
 
 
+def _rank(plan: PlanSeen) -> tuple[bool, float, str]:
+    """Of plans that are first seen in one look the last by this wins."""
+    return plan.kind is PlanKind.SCALE_PLAN, plan.created_at.timestamp(), plan.name
+
+
 def _stamped(spec: JobSpec, memory: Memory, manual: Iterable[PlanSeen], now: datetime) -> list[Accepted]:
-    """The stamps of what is asked now: those that stand, and new ones for what has changed."""
+    """The stamps of what is asked now: those that stand, and new ones for what has changed. No two new ones are the
+    same: who reads them, as the master does, follows whom we follow."""
     known = {each.ask: each for each in memory.accepted}
     newest = max((each.at for each in memory.accepted), default=now)
     now = max(now, newest + timedelta(microseconds=1))  # another operator's clock may have been ahead of ours
@@ -119,11 +134,23 @@ def _stamped(spec: JobSpec, memory: Memory, manual: Iterable[PlanSeen], now: dat
         if needs.replicas is not None
     ]
     fresh += [
-        Accepted(ask=plan.ask, uid=plan.uid, generation=plan.generation, at=now, counts=_pins(plan, memory))
-        for plan in manual
+        Accepted(
+            ask=plan.ask,
+            uid=plan.uid,
+            generation=plan.generation,
+            at=now,
+            counts=_pins(plan, memory),
+            resources={role: ask.resource for role, ask in plan.roles.items() if not ask.resource.is_silent},
+        )
+        for plan in sorted(manual, key=_rank)
         if plan.pins
     ]
-    return [known[each.ask] if _is_same(known.get(each.ask), each) else each for each in fresh]
+    return [
+        replace(known[each.ask], resources=each.resources)
+        if _is_same(known.get(each.ask), each)
+        else replace(each, at=now + timedelta(microseconds=number))
+        for number, each in enumerate(fresh)
+    ]
 
 
 def _is_same(known: Accepted | None, fresh: Accepted) -> bool:
@@ -164,7 +191,11 @@ def _wanted(
     said = {each.ask: ask.resource for each in counting if (ask := resources.get(each.ask, {}).get(role))}
     sizer = next((ask for ask, resource in said.items() if not resource.is_silent), None)
     automatic = auto.roles.get(role, RoleAsk()) if auto else RoleAsk()
-    resource = (said[sizer] if sizer else Resource()).over(automatic.resource).over(needs.resource)
+    given = said[sizer] if sizer else Resource()
+    is_raised = auto is not None and _is_raised(spec, given, automatic.resource)
+    if is_raised:
+        given = replace(given, memory=automatic.resource.memory)
+    resource = given.over(automatic.resource).over(needs.resource)
     winning = ({pin.ask} if pin else set()) | ({sizer} if sizer else set())
     if pin is not None:
         count: int | None = pin.counts[role]
@@ -177,15 +208,30 @@ def _wanted(
     else:
         count, source, reason = None, "", ""
     sized_by = sizer or (auto.ask if auto is not None and not automatic.resource.is_silent else "")
-    return Wanted(count=count, resource=resource, source=source, sized_by=sized_by, reason=reason), winning
+    raised_by = auto.ask if auto is not None and is_raised else ""
+    wanted = Wanted(
+        count=count, resource=resource, source=source, sized_by=sized_by, raised_by=raised_by, reason=reason
+    )
+    return wanted, winning
+
+
+def _is_raised(spec: JobSpec, given: Resource, automatic: Resource) -> bool:
+    """Whether the master asks for more memory than a manual ask gives. A master that sizes its job says no word of
+    memory that is given, until somebody ran out of it; one that does not knows of no ask, and its old words stand."""
+    if spec.optimize_mode is OptimizeMode.MANUAL or given.memory is None or automatic.memory is None:
+        return False
+    return automatic.memory > given.memory
 
 
 def _held(spec: JobSpec, role: Role, wanted: Wanted, trims: dict[str, list[Trim]]) -> Wanted:
-    """The wanted count within what the spec allows. Every role but the workers may also be left out."""
+    """The wanted count within what the spec allows. Chief and evaluator may also be left out, and parameter servers
+    where the strategy does without."""
     needs = needs_of(spec, role)
-    if wanted.count is None or needs is None or (wanted.count == 0 and role is not Role.WORKER):
+    is_needed = role is Role.WORKER or (role is Role.PS and spec.strategy is Strategy.PARAMETER_SERVER)
+    if wanted.count is None or needs is None or (wanted.count == 0 and not is_needed):
         return wanted
-    held = min(max(wanted.count, needs.min), max(needs.min, needs.max))
+    least = max(needs.min, 1) if role is Role.PS else needs.min
+    held = min(max(wanted.count, least), max(least, needs.max))
     why = f"job {spec.name} has at {'most' if held < wanted.count else 'least'} {held} of {role}"
     if role is Role.WORKER and held % spec.node_unit:
         held, why = _whole(held, needs, spec.node_unit), f"workers come in units of {spec.node_unit}"
@@ -237,7 +283,8 @@ def _within_limits(spec: JobSpec, roles: dict[Role, Wanted], trims: dict[str, li
                 why = f"resourceLimits has {kind.text(kind.down(share))} for each of {wanted.count} of {role}"
                 what = f"{role}.resource.{kind.word}"
                 trim = Trim(what=what, asked=kind.text(asked), got=kind.text(most), reason=why)
-                trims.setdefault(wanted.sized_by, []).append(trim)
+                whose = wanted.raised_by if kind.name == "memory" else ""
+                trims.setdefault(whose or wanted.sized_by, []).append(trim)
                 given[kind.name] = most
         roles[role] = replace(wanted, resource=replace(wanted.resource, **given))
 

@@ -11,11 +11,15 @@ from enum import StrEnum
 from shoal.api.elasticjob import Role
 from shoal.core.exits import ProcessExit, failure_class
 from shoal.core.pods import PodSeen
+from shoal.core.workloads import TrainingPod
 from shoal.operator.asks import Asks
 from shoal.operator.memory import Memory, MoveState
 
 _PREEMPTED = ("Evicted", "Preempt", "NodeShutdown", "Terminated")
 """How the kubelet's reasons begin when a Pod failed without its container having ended."""
+
+HARDWARE = "hardware"
+"""The class of a member that was lost with its host."""
 
 
 class Direction(StrEnum):
@@ -75,7 +79,7 @@ def _trigger(changed: list[Role], wanted: Mapping[Role, int], asks: Asks, auto: 
     return Trigger.MASTER if auto in asking else Trigger.USER
 
 
-def lost_class(pod: PodSeen | None) -> str:
+def lost_class(pod: PodSeen | TrainingPod | None) -> str:
     """Why a member was lost, as the masters' metrics name it. A Pod that is gone was deleted by somebody."""
     if pod is None or pod.deleting:
         return "preemption"

@@ -6,13 +6,14 @@ why, and keeps count of the seats: a role has as many as it has members that are
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 
 from shoal.api.elasticjob import Role
+from shoal.api.reasons import Reason
 from shoal.api.resources import Resource
 from shoal.core.pods import PodPhase, PodSeen
-from shoal.operator.counting import lost_class
+from shoal.operator.counting import HARDWARE, lost_class
 from shoal.operator.memory import SILENT, Member, MemberState, Memory
 
 _KILLED = frozenset({137, 143})
@@ -35,12 +36,14 @@ class Crew:
         *,
         made: Mapping[str, str] | None = None,
         made_elsewhere: frozenset[Role] = frozenset(),
+        host_grace: timedelta = timedelta.max,
         now: datetime,
     ) -> None:
         """`made`: names and uids of Pods that this process made. `made_elsewhere`: roles whose Pods the job's master
-        makes: who is a member of them is read off the Pods."""
+        makes: who is a member of them is read off the Pods. `host_grace`: how long a host is waited for."""
         self.job = job
         self.made_elsewhere = made_elsewhere
+        self._host_grace = host_grace
         self.now = now
         self.pods = {pod.name: pod for pod in pods if pod.role is not None and pod.id < _LAST_ID}
         made = made or {}
@@ -166,7 +169,7 @@ class Crew:
             relaunches=old.relaunches + charged,
             reason=reason,
         )
-        self.say("MemberReplaced", f"{new.name} takes the place of {old.name}: {reason}")
+        self.say(Reason.MEMBER_REPLACED, f"{new.name} takes the place of {old.name}: {reason}")
         return new
 
     def leave(self, member: Member, reason: str) -> None:
@@ -195,14 +198,19 @@ class Crew:
             return
         if member.uid != pod.uid:
             member = self._members[member.name] = replace(member, uid=pod.uid)
-        if member.state is MemberState.LEAVING and pod.is_over:
-            del self._members[member.name]
+        if member.is_live and pod.host in member.avoid_hosts:  # no other had room: it is not lost for being there
+            member = self._members[member.name] = replace(member, avoid_hosts=member.avoid_hosts - {pod.host})
+        has_lost_host = pod.has_lost_host(self._host_grace, self.now)
+        if member.state is MemberState.LEAVING and (pod.is_over or (pod.deleting and has_lost_host)):
+            del self._members[member.name]  # who is deleted on a lost host may stay in the books for ever
         elif not member.is_live:
             return
         elif pod.phase is PodPhase.SUCCEEDED:
             self._end(member, MemberState.SUCCEEDED, "its Pod ended well")
         elif pod.phase is PodPhase.FAILED:
             self._end(member, MemberState.FAILED, how_it_ended(pod))
+        elif has_lost_host:
+            self._lose_host(member, pod)
         elif pod.deleting and member.role in self.made_elsewhere:
             self.leave(member, "its Pod is being deleted")
         elif pod.deleting:
@@ -211,8 +219,18 @@ class Crew:
     def _end(self, member: Member, state: MemberState, reason: str) -> None:
         self._members[member.name] = member.moved(state, now=self.now, reason=reason)
         if state is MemberState.FAILED:
-            self.lost.append(lost_class(self.pods.get(member.name)))
-            self.say("MemberLost", f"{member.name}: {reason}")
+            pod = self.pods.get(member.name)
+            self.lost.append(HARDWARE if has_lost_host(member, pod) else lost_class(pod))
+            self.say(Reason.MEMBER_LOST, f"{member.name}: {reason}")
+
+    def _lose_host(self, member: Member, pod: PodSeen) -> None:
+        """Its Pod may stay for ever as it is: nobody is there to end it. Who takes its place avoids the host, which may
+        come back and be lost again."""
+        why = host_lost(pod)
+        if member.role in self.made_elsewhere:
+            self.leave(member, why)  # the master hears that it is deleted, and makes another
+            return
+        self._end(replace(member, avoid_hosts=member.avoid_hosts | {pod.host}), MemberState.FAILED, why)
 
     def _take_in(self, pod: PodSeen) -> None:
         """A Pod of ours that no record names. A newer one than all we know of: the record was lost, so it is a member.
@@ -240,7 +258,17 @@ class Crew:
         for member in self.seats(pod.role) if pod.role is not None else ():
             if member.rank == pod.rank and not member.is_live:
                 self.leave(member, f"{pod.name} has its seat")
-                self.say("MemberReplaced", f"{pod.name} takes the place of {member.name}: {member.reason}")
+                self.say(Reason.MEMBER_REPLACED, f"{pod.name} takes the place of {member.name}: {member.reason}")
+
+
+def has_lost_host(member: Member, pod: PodSeen | None) -> bool:
+    """Whether a member was given up with its host: while it is live, it avoids no host that it is on."""
+    return pod is not None and not pod.is_over and bool(pod.host) and pod.host in member.avoid_hosts
+
+
+def host_lost(pod: PodSeen) -> str:
+    since = "" if pod.host_down is None else f" since {pod.host_down.isoformat(timespec='seconds')}"
+    return f"its host {pod.host} has not been ready{since}"
 
 
 def how_it_ended(pod: PodSeen) -> str:
@@ -253,6 +281,11 @@ def how_it_ended(pod: PodSeen) -> str:
 def was_own_fault(member: Member, pods: Sequence[PodSeen]) -> bool:
     """Whether a failed member ended by itself, and not because somebody ended it."""
     pod = next((pod for pod in pods if pod.name == member.name), None)
-    if pod is None or pod.phase is not PodPhase.FAILED:
+    return pod is not None and is_own_fault(pod)
+
+
+def is_own_fault(pod: PodSeen) -> bool:
+    """The same of a Pod."""
+    if pod.phase is not PodPhase.FAILED:
         return False
     return pod.oom_killed or (pod.exit_code is not None and pod.exit_code not in _KILLED)

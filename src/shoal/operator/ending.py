@@ -1,8 +1,9 @@
 """How a job ends, and what is still to be done then.
 
 The master says that training is over; the operator records it once, and from then on creates nothing. It ends a job by
-itself when the job ran for too long, when a member that training cannot do without is out of restarts, or when all
-workers have ended well and no master is there to say so. Pods that ended stay for their logs until the job is deleted.
+itself when the job ran for too long, when a member that training cannot do without is out of restarts or its master
+never gets ready, or when all workers have ended well and no master is there to say so. Pods that ended stay for their
+logs until the job is deleted.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from datetime import datetime
 
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec
+from shoal.api.reasons import Reason
 from shoal.core.pods import PodSeen
 from shoal.operator.crew import Crew
 from shoal.operator.members import MasterLooks
@@ -35,37 +37,39 @@ def decide_end(
     started: datetime | None,
     exhausted: Sequence[Member],
     looks: MasterLooks,
+    no_master: str | None = None,
     settings: OperatorSettings,
 ) -> Ending | None:
-    """Whether the job is over now, and how."""
+    """Whether the job is over now, and how. `no_master`: why it has none and will not get one."""
     if training is not None and training.is_over:
         return _as_told(training)
     if started is not None and spec.active_deadline is not None and crew.now >= started + spec.active_deadline:
         ran = int(spec.active_deadline.total_seconds())
-        return Ending(
-            success=False, reason="DeadlineExceeded", message=f"it ran for longer than activeDeadlineSeconds, {ran}"
-        )
+        why = f"it ran for longer than activeDeadlineSeconds, {ran}"
+        return Ending(success=False, reason=Reason.DEADLINE_EXCEEDED, message=why)
     for member in exhausted:
         if member.role is not Role.WORKER:
             why = f"{member.name}: {member.reason}; all {member.relaunches} restarts are used"
-            return Ending(success=False, reason="MemberFailed", message=why)
+            return Ending(success=False, reason=Reason.MEMBER_FAILED, message=why)
+    if no_master is not None:
+        return Ending(success=False, reason=Reason.MASTER_FAILED, message=no_master)
     workers = crew.seats(Role.WORKER)
     silent = not looks.answers and looks.silent_since is not None
     if workers and silent and all(member.state is MemberState.SUCCEEDED for member in workers):
         last = max(member.ended_at for member in workers if member.ended_at is not None)
         if looks.silent_since is not None and crew.now >= max(last, looks.silent_since) + settings.times.silence:
-            return Ending(success=True, reason="Completed", message="all workers ended well")
+            return Ending(success=True, reason=Reason.COMPLETED, message="all workers ended well")
     return None
 
 
 def _as_told(training: Training) -> Ending:
     match training.phase:
         case TrainingPhase.SUCCEEDED:
-            return Ending(success=True, reason="Completed", message=training.reason or "training is done")
+            return Ending(success=True, reason=Reason.COMPLETED, message=training.reason or "training is done")
         case TrainingPhase.STOPPED:
-            return Ending(success=False, reason="Stopped", message=training.reason or "it was stopped")
+            return Ending(success=False, reason=Reason.STOPPED, message=training.reason or "it was stopped")
         case _:
-            return Ending(success=False, reason="TrainingFailed", message=training.reason or "training failed")
+            return Ending(success=False, reason=Reason.TRAINING_FAILED, message=training.reason or "training failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ def plan_cleanup(
     grace = ended + settings.times.ending
     running = [pod for pod in pods if not pod.is_over and not pod.deleting]
     members = [pod for pod in running if pod.role is not None]
-    waits = [pod for pod in members if by_master and pod.role in settings.managed and now < grace]
+    waits = [pod for pod in members if by_master and pod.role in settings.managed_in(spec) and now < grace]
     delete = [pod for pod in members if pod not in waits]
     masters = [pod for pod in running if pod.role is None]
     master_due = now >= grace if by_master else not members

@@ -27,8 +27,8 @@ class Limit:
     def held(self, asked: Mapping[Role, int], before: Mapping[Role, int]) -> dict[Role, int]:
         """As many of what is asked for as are allowed; `before` is what it has, replacements not counted.
 
-        Parameter servers that a job has are not taken from it: they hold what was trained. Their number follows the
-        workers upwards only; the way down is the master's, who moves what they hold."""
+        Parameter servers follow the workers, upwards and downwards. None is taken from a job for that: the master moves
+        what it holds first, and lets it go then (`servers`)."""
         if not self.is_scheduled:
             return dict(asked)
         allowance = self.allowance
@@ -39,8 +39,9 @@ class Limit:
         held = dict(asked)
         if Role.WORKER in held:
             held[Role.WORKER] = min(held[Role.WORKER], allowance.standing.target)
-        if Role.PS in held and allowance.servers is not None:
-            held[Role.PS] = min(held[Role.PS], max(allowance.servers, before.get(Role.PS, 0)))
+        if Role.PS in held:  # servers that it has not counted yet are none that it has found room for
+            servers = before.get(Role.PS, 0) if allowance.servers is None else allowance.servers
+            held[Role.PS] = min(held[Role.PS], servers)
         return held
 
     @property
@@ -55,6 +56,7 @@ class Limit:
 
 
 UNLIMITED = Limit()
+NOBODY: Mapping[Role, int] = {}
 
 
 def decide_grant(
@@ -66,20 +68,25 @@ def decide_grant(
     surge: Mapping[Role, int],
     victims: tuple[str, ...],
     live: Mapping[Role, int],
+    replaced: Mapping[Role, int] = NOBODY,
     suspended: bool,
     times: JobTimes,
     now: datetime,
 ) -> Grant:
     """Grant what is asked for as far as it is allowed, and one more for each replacement that has not taken its place
-    yet. `suspended`: by its owner. `kept`: the seats there are, but for replacements; None: as granted before."""
+    yet. `suspended`: by its owner. `kept`: the seats there are, but for replacements; None: as granted before.
+    `replaced`: how many have a seat although their replacement runs. They go first: a job that may grow meanwhile grows
+    after that, or what is granted would be what there is, and they would stay for good."""
     asked = {role: want.count for role, want in asks.roles.items() if want.count is not None}
-    held = dict.fromkeys(asked, 0) if suspended else limit.held(asked, before.counts if kept is None else kept)
+    kept = before.counts if kept is None else kept
+    held = dict.fromkeys(asked, 0) if suspended else limit.held(asked, kept)
+    first = {role: min(count, kept.get(role, 0)) if replaced.get(role) else count for role, count in held.items()}
     rests = suspended or not any(held.values())
-    counts = {role: held[role] + (0 if rests else surge.get(role, 0)) for role in ROLES if role in held}
+    counts = {role: first[role] + (0 if rests else surge.get(role, 0)) for role in ROLES if role in held}
     victims = () if rests else victims
     if before.generation == 0 and rests and not suspended:
         return before  # it was never granted anything: waiting is not worth a grant
-    too_many = any(live.get(role, 0) > count for role, count in counts.items())
+    too_many = any(replaced.values()) or any(live.get(role, 0) > count for role, count in counts.items())
     if (counts, victims) == (dict(before.counts), before.victims):
         drain_by = (before.drain_by or now + times.drain) if too_many else None
         return before if drain_by == before.drain_by else replace(before, drain_by=drain_by)
@@ -88,7 +95,7 @@ def decide_grant(
         counts=counts,
         victims=victims,
         drain_by=now + times.drain if too_many else None,
-        reason=_reason(before, asks, limit, counts, held, {} if rests else surge, suspended=suspended),
+        reason=_reason(before, asks, limit, counts, held, first, {} if rests else surge, suspended=suspended),
     )
 
 
@@ -98,6 +105,7 @@ def _reason(
     limit: Limit,
     counts: Mapping[Role, int],
     held: Mapping[Role, int],
+    first: Mapping[Role, int],
     surge: Mapping[Role, int],
     *,
     suspended: bool,
@@ -108,5 +116,6 @@ def _reason(
     words = [asks.roles[role].reason for role in changed or counts if asks.roles[role].reason]
     if any(held[role] < (asks.roles[role].count or 0) for role in changed or counts):
         words.append(limit.reason)
+    words += [f"those of {role} that were replaced go first" for role in ROLES if first.get(role) != held.get(role)]
     words += [f"{count} more of {role} while a replacement starts" for role, count in sorted(surge.items())]
     return "; ".join(dict.fromkeys(words))

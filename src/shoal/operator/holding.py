@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from shoal.api.reasons import Reason
 from shoal.core.errors import Denied, NameTaken
 from shoal.core.pods import Trouble
 
@@ -22,7 +23,7 @@ class _Held:
 
 
 def trouble_of(refused: NameTaken | Denied) -> Trouble:
-    return Trouble(reason=refused.reason if isinstance(refused, Denied) else "NameConflict", message=str(refused))
+    return Trouble(reason=refused.reason if isinstance(refused, Denied) else Reason.NAME_CONFLICT, message=str(refused))
 
 
 class Holding:

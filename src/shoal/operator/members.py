@@ -3,9 +3,10 @@
 - The master decides who is replaced (`createPods` with `replaces`) and who leaves (`removePods`).
 - A failed member is replaced without its word only when nobody manages its role, or when no master has answered for a
   while. Each such replacement waits longer than the one before; one that fails by its own fault too often is left.
-- Where masters make the Pods of a role (`made_by_masters`), none is added or replaced here, whoever answers.
-- Members are added up to the grant, never beyond it. Seats whose members have ended are given up first when there are
-  too many, then running ones: by the master until `drainBy`, by the operator after it or when no master can.
+- Where masters make the Pods of a role (`made_by_master`), none is added or replaced here, whoever answers.
+- Members are added up to the grant, never beyond it, and none while the master ends the job. Seats whose members have
+  ended are given up first when there are too many, then running ones: by the master until `drainBy`, by the operator
+  after it or when no master can. Parameter servers that the master knows stay for longer: see `servers`.
 """
 
 from collections import deque
@@ -16,6 +17,9 @@ from datetime import datetime, timedelta
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec
 from shoal.api.resources import Resource
+from shoal.core.exits import ExitCause
+from shoal.core.nodes import NodeId
+from shoal.core.recovery import Budget, Failure, RecoverySettings, RelaunchNode, decide_recovery
 from shoal.operator.asks import ROLES, needs_of
 from shoal.operator.crew import Crew, pod_name, was_own_fault
 from shoal.operator.memory import SILENT, Grant, Member, MemberState, Move, MoveState
@@ -114,35 +118,56 @@ def replace_alone(
     """Replace failed members for which no master's word is to be had."""
     next_looks: list[datetime] = []
     exhausted = []
+    managed = settings.managed_in(spec)
     moving = {move.replacement for move in moves if move.state is MoveState.STARTING}
     for member in crew.members:
         if member.state is not MemberState.FAILED or member.name in moving:
             continue
         needs = needs_of(spec, member.role)
         charged = was_own_fault(member, tuple(crew.pods.values()))
-        if needs is not None and charged and member.relaunches >= needs.restart_count:
+        is_masters = looks.answers and member.role in managed  # it counts by its own budget
+        if needs is not None and charged and member.relaunches >= needs.restart_count and not is_masters:
             exhausted.append(member)
             continue
-        due = _due(member, looks, settings)
+        due = _due(member, looks, settings, managed)
         if due is None:
             continue
         if crew.now >= due:
-            reason = (
-                f"{member.reason}" if member.role not in settings.managed else f"{member.reason}; no master answers"
-            )
-            crew.replace(member, charged=charged, reason=reason)
+            more = _more_memory(crew, member, spec)
+            given = "" if more.memory is None else f", and gets {more.memory} MiB"
+            silent = "; no master answers" if member.role in managed else ""
+            crew.replace(member, charged=charged, resource=more, reason=f"{member.reason}{given}{silent}")
         else:
             next_looks.append(due)
     return Alone(next_look=min(next_looks, default=None), exhausted=tuple(exhausted))
 
 
-def _due(member: Member, looks: MasterLooks, settings: OperatorSettings) -> datetime | None:
+def _more_memory(crew: Crew, member: Member, spec: JobSpec) -> Resource:
+    """What one that ran out of memory gets instead, by the rule that masters have; of others nothing is said."""
+    pod, needs, limit = crew.pods.get(member.name), needs_of(spec, member.role), spec.limits.memory
+    if pod is None or not pod.oom_killed or needs is None:
+        return SILENT
+    failure = Failure(
+        node=NodeId(f"{member.role}-{member.id}"),
+        cause=ExitCause.OOM,
+        detail=member.reason,
+        node_lost=True,
+        critical=False,
+        memory=pod.resource.memory,
+        memory_limit=None if limit is None else max(1, limit // max(1, needs.min)),
+    )
+    budget = Budget(limit=needs.restart_count)
+    decided = decide_recovery(failure, budget, without_progress=0, now=crew.now, settings=RecoverySettings())
+    return Resource(memory=decided.memory) if isinstance(decided, RelaunchNode) else SILENT
+
+
+def _due(member: Member, looks: MasterLooks, settings: OperatorSettings, managed: frozenset[Role]) -> datetime | None:
     """When the operator replaces a failed member by itself; None: that is the master's to decide, or to do."""
     assert member.ended_at is not None
     times = settings.times
-    if member.role in settings.made_by_masters:
+    if settings.pod_scaler and member.role in managed:
         return None
-    if member.role not in settings.managed:
+    if member.role not in managed:
         wait = times.relaunch_backoff * (1 << min(member.relaunches - 1, 16)) if member.relaunches else timedelta(0)
         return member.ended_at + min(wait, times.relaunch_backoff_most)
     if looks.answers or looks.silent_since is None:
@@ -154,26 +179,32 @@ def fit(
     crew: Crew,
     grant: Grant,
     looks: MasterLooks,
-    settings: OperatorSettings,
     *,
+    managed: frozenset[Role],
+    made_elsewhere: frozenset[Role] = frozenset(),
+    takes_servers: bool = False,
     orders: Sequence[PodOrder] = (),
     seats: Mapping[tuple[Role, int], Resource] = NOTHING_KEPT,
+    adds: bool = True,
     resting: str = "",
 ) -> None:
-    """Make the members as many as granted. `orders` say what some of the new ones are to be, `seats` what the members
-    at some ranks had before they left. `resting`: why nobody is to be there."""
+    """Make the members as many as granted. `managed`: roles that the master drains; `made_elsewhere`: of which it makes
+    the Pods. `takes_servers`: those of them that are parameter servers have waited for it long enough. `orders` say
+    what some of the new ones are to be, `seats` what the members at some ranks had before they left. `adds`: somebody
+    may be; while a master ends its job it lets all go, and would let go whoever came. `resting`: why nobody is to be
+    there."""
     for role in ROLES:
         granted = grant.counts.get(role, 0)
         _give_up_ended(crew, role, granted, grant.victims)
         _give_up_unborn(crew, role, granted, grant.victims)
         excess = len(crew.seats(role)) - granted
         if excess > 0:
-            by_hand = not looks.answers or role not in settings.managed
-            if by_hand or (grant.drain_by is not None and crew.now >= grant.drain_by):
+            by_hand = not looks.answers or (grant.drain_by is not None and crew.now >= grant.drain_by)
+            if role not in managed or (takes_servers if role is Role.PS else by_hand):
                 why = resting or f"{granted} of {role} are granted"
                 for member in first_to_go(crew.live(role), grant.victims)[:excess]:
                     crew.leave(member, why)
-        if role in settings.made_by_masters:
+        if role in made_elsewhere or not adds:
             continue
         waiting = deque(sorted((each for each in orders if each.role is role), key=lambda order: order.id))
         for rank in crew.free_ranks(role, max(0, -excess)):

@@ -126,9 +126,12 @@ class MasterRecord:
     since: datetime | None = None
     uid: str | None = None
     failures: int = 0
-    """How many masters ended in a row without ever having been ready."""
+    """How many masters ended in a row by their own fault, without ever having been ready."""
     was_ready: bool = False
     """This term's master has been ready."""
+    needed_since: datetime | None = None
+    """Since when this term's master, whose Pod is there and has room but has not been ready, keeps a job from training
+    that should."""
     silent_since: datetime | None = None
     """Since when no master answers; None: one does."""
     stopped: bool = False
@@ -146,6 +149,8 @@ class Accepted:
     at: datetime
     counts: Mapping[Role, int] = field(default_factory=dict)
     """What it pins, worked out once: `createPods` and `removePods` count from what there was then."""
+    resources: Mapping[Role, Resource] = field(default_factory=dict)
+    """What it gives each member, of the roles of which it says that: the master is to know."""
     optimize_mode: str | None = None
 
 

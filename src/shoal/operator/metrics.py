@@ -9,8 +9,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from shoal import __version__, commit
 from shoal.api.elasticjob import JobCondition
 from shoal.api.meta import ConditionStatus
+from shoal.api.reasons import Reason
 from shoal.api.trainingjob import TrainingCondition
 from shoal.operator.actions import JobPlan
+from shoal.operator.counting import Resized
 
 _BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 _WAITS = (1, 5, 15, 60, 300, 900, 1800, 3600, 4 * 3600, 24 * 3600)
@@ -25,12 +27,15 @@ class OperatorMetrics:
         self._jobs = Gauge("shoal_jobs", "Jobs by state.", ["state"], registry=self._registry)
         self._resizes = Counter(
             "shoal_resizes",
-            "Changes of what ElasticJobs may have: which way, on whose word, and whether it is all that was asked for.",
+            "Changes of what jobs may have: which way, on whose word, and whether it is all that was asked for.",
             ["direction", "trigger", "result"],
             registry=self._registry,
         )
         self._failures = Counter(
-            "shoal_member_failures", "Lost members of ElasticJobs, by cause.", ["class"], registry=self._registry
+            "shoal_member_failures",
+            "Lost members of ElasticJobs and failed trainers of TrainingJobs, by cause.",
+            ["class"],
+            registry=self._registry,
         )
         self._looks = Histogram(
             "shoal_reconcile_duration_seconds",
@@ -82,6 +87,12 @@ class OperatorMetrics:
             buckets=_WAITS,
             registry=self._registry,
         )
+        self._goodput = Gauge(
+            "shoal_goodput_ratio",
+            "The part of what a namespace's jobs hold, by what it costs, that trains.",
+            ["queue"],
+            registry=self._registry,
+        )
         self._settings = Gauge(
             "shoal_scheduler_settings_valid",
             "Whether the scheduler's settings are those in the ConfigMap; 0: they were refused, older ones hold.",
@@ -91,9 +102,13 @@ class OperatorMetrics:
 
     def recorded(self, plan: JobPlan) -> None:
         """A decision stands in its job's status now."""
-        if plan.resized is not None:
-            self._resizes.labels(plan.resized.direction, plan.resized.trigger, plan.resized.result).inc()
-        for cause in plan.lost:
+        self.counted(plan.resized, plan.lost)
+
+    def counted(self, resized: Resized | None, lost: Iterable[str]) -> None:
+        """What became of a job's size, and why members were lost, stands in its status now."""
+        if resized is not None:
+            self._resizes.labels(resized.direction, resized.trigger, resized.result).inc()
+        for cause in lost:
             self._failures.labels(cause).inc()
 
     def scheduled(self, result: str, seconds: float) -> None:
@@ -126,8 +141,12 @@ class OperatorMetrics:
         staleness: Mapping[str, float | None],
         waiting: int,
         leads: bool,
+        goodput: Mapping[str, float] | None = None,
     ) -> bytes:
-        """What Prometheus reads, as of now."""
+        """What Prometheus reads, as of now. `goodput`: by namespace; None: who does not lead does not know."""
+        self._goodput.clear()
+        for queue, ratio in (goodput or {}).items():
+            self._goodput.labels(queue).set(ratio)
         states = Tally(state_of(job) for job in jobs)
         for state in STATES:
             self._jobs.labels(state).set(states[state])
@@ -152,9 +171,9 @@ def state_of(job: Mapping[str, Any]) -> str:
         return "succeeded"
     if is_(JobCondition.SUCCEEDED, ConditionStatus.FALSE):
         return "failed"
-    if conditions.get(JobCondition.READY, {}).get("reason") == "Suspended":
+    if conditions.get(JobCondition.READY, {}).get("reason") == Reason.SUSPENDED:
         return "suspended"
-    if conditions.get(JobCondition.READY, {}).get("reason") == "Waiting":
+    if conditions.get(JobCondition.READY, {}).get("reason") == Reason.WAITING:
         return "waiting"
     if is_(JobCondition.DEGRADED, ConditionStatus.TRUE):
         return "degraded"

@@ -3,6 +3,7 @@
 An entry of `migratePods` or `resource_updation` is carried out once per plan, generation and name. It waits until the
 member runs, then the replacement is added beside it (the grant is one higher meanwhile), and when that one runs the
 old member becomes a victim of the grant, which is back at its number: so it is drained like any other that has to go.
+It goes also when more are granted meanwhile: then somebody new comes after it.
 A replacement that fails, or does not run in time, is given up, and so is one that no plan asks for any more: then the
 old member stays.
 """
@@ -13,6 +14,7 @@ from datetime import datetime, timedelta
 
 from shoal.api.elasticjob import Role
 from shoal.api.fields import MAX_ENTRIES
+from shoal.api.reasons import Reason
 from shoal.operator.crew import Crew
 from shoal.operator.memory import Member, MemberState, Move, MoveState
 from shoal.operator.snapshot import MoveOrder, PlanSeen
@@ -103,7 +105,7 @@ def _begin(crew: Crew, plan: PlanSeen, order: MoveOrder, *, waits: bool) -> Move
         replaces=member.name,
         reason=f"{plan.title} gives {member.name} another resource",
     )
-    crew.say("Migrating", f"{new.name} is to take the place of {member.name}: {new.reason}")
+    crew.say(Reason.MIGRATING, f"{new.name} is to take the place of {member.name}: {new.reason}")
     return replace(move, state=MoveState.STARTING, replacement=new.name, reason=f"{new.name} is starting")
 
 
@@ -130,7 +132,7 @@ def _starting(crew: Crew, move: Move, old: Member, new: Member, *, asked: bool, 
         crew.leave(old, f"{new.name} takes its place")
         return replace(move, state=MoveState.DONE, reason=f"{new.name} took its place; {old.name} had ended")
     if crew.is_running(new.name):
-        crew.say("Migrated", f"{new.name} runs; {old.name} is to leave")
+        crew.say(Reason.MIGRATED, f"{new.name} runs; {old.name} is to leave")
         return replace(move, state=MoveState.REMOVING, reason=f"{new.name} runs; {old.name} is to leave")
     if not asked:
         return _given_up(crew, move, old, new, "no plan asks for it any more")
@@ -143,7 +145,7 @@ def _starting(crew: Crew, move: Move, old: Member, new: Member, *, asked: bool, 
 
 def _given_up(crew: Crew, move: Move, old: Member, new: Member, why: str) -> Move:
     crew.leave(new, f"it does not take the place of {old.name}: {why}")
-    crew.say("MigrationFailed", f"{old.name} stays: {why}")
+    crew.say(Reason.MIGRATION_FAILED, f"{old.name} stays: {why}")
     return replace(move, state=MoveState.FAILED, reason=why)
 
 

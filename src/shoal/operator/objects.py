@@ -2,7 +2,8 @@
 
 All of it is worked out from the job and the install key, so making it again makes the same: the tokens are HMACs, the
 certificate comes from a secret derived the same way. What the master may do stands in its Role: read and patch three
-objects by name, and with `pod_scaler` make and delete Pods. Training Pods have no identity at all.
+objects by name, and with `pod_scaler` make and delete Pods. Training Pods have an account of their own: nobody grants
+it anything, and no token of it is in them.
 """
 
 import base64
@@ -22,7 +23,9 @@ from shoal.wire.tokens import JobKeys, Purpose
 Manifest = dict[str, Any]
 
 MANAGER = "shoal-operator"
-FORM = "1"
+TENSORFLOW_PORT = 2222
+"""Where members of a job with `tfConfig` serve each other; each is alone in its Pod."""
+FORM = "2"
 """The form of the fixed objects. Raised when they change, so that existing jobs get the new ones."""
 
 
@@ -40,6 +43,14 @@ def token_name(job: str) -> str:
 
 def service_name(job: str) -> str:
     return f"{job}-master"
+
+
+def agent_name(job: str) -> str:
+    return f"{job}-agent"
+
+
+def members_name(job: str) -> str:
+    return f"{job}-members"
 
 
 def owner(job: JobSeen) -> Manifest:
@@ -76,15 +87,18 @@ def metadata(job: JobSeen, name: str, component: str, **more: str) -> Manifest:
 
 def fixed_objects(job: JobSeen, term: int, settings: OperatorSettings) -> tuple[Manifest, ...]:
     """Everything that must be there before the master's Pod can run."""
+    named = job.spec is not None and job.spec.tf_config
     return (
         token_secret(job, settings),
         _state_secret(job),
         auto_plan(job),
-        _service_account(job),
+        _service_account(job, service_name(job.name), MASTER),
+        _service_account(job, agent_name(job.name), "agent"),
         _role(job, settings),
         _role_binding(job),
         _network_policy(job, settings),
         service(job, term, settings),
+        *((_members_service(job),) if named else ()),
     )
 
 
@@ -160,11 +174,23 @@ def service(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     }
 
 
-def _service_account(job: JobSeen) -> Manifest:
+def _members_service(job: JobSeen) -> Manifest:
+    """Names for members by role and rank, for scripts that have one `TF_CONFIG` for life. Whoever is about to go has no
+    name any more: it is its successor's."""
+    port = {"name": "tensorflow", "port": TENSORFLOW_PORT, "targetPort": TENSORFLOW_PORT, "protocol": "TCP"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(job, members_name(job.name), MASTER),
+        "spec": {"clusterIP": "None", "selector": {JOB_UID: job.uid}, "ports": [port]},
+    }
+
+
+def _service_account(job: JobSeen, name: str, component: str) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": metadata(job, service_name(job.name), MASTER),
+        "metadata": metadata(job, name, component),
         "automountServiceAccountToken": False,
     }
 

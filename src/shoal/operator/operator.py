@@ -7,6 +7,7 @@ belong to the platform and come in from outside.
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 
 from shoal.core.errors import Denied, PlatformUnavailable, ShoalError
@@ -22,6 +23,8 @@ from shoal.operator.training.reconcile import TrainingReconciler
 log = logging.getLogger("shoal.operator")
 
 _AFTER_REFUSAL = 30.0
+CURRENT_JOB: ContextVar[str] = ContextVar("current job", default="")
+"""Which job a task looks at, or has looked at last: what it logs is about that one."""
 
 
 class Operator:
@@ -36,6 +39,10 @@ class Operator:
     ) -> None:
         self._reconciler = Reconciler(cluster, settings, clock=clock, allowances=allowances, recorded=metrics.recorded)
         self._metrics = metrics
+
+    def begin(self) -> None:
+        """This process leads from now on. To be said each time that it does."""
+        self._reconciler.begin()
 
     async def look(self, key: Key) -> float | None:
         """Look at one job. Returns after how many seconds to look again; None: when something happens."""
@@ -54,7 +61,9 @@ class TrainingOperator:
         clock: Callable[[], datetime],
         allowances: Allowances | None = None,
     ) -> None:
-        self._reconciler = TrainingReconciler(cluster, settings, clock=clock, allowances=allowances)
+        self._reconciler = TrainingReconciler(
+            cluster, settings, clock=clock, allowances=allowances, counted=metrics.counted
+        )
         self._metrics = metrics
 
     async def look(self, key: Key) -> float | None:
@@ -65,6 +74,7 @@ async def timed(
     reconcile: Callable[[Key], Awaitable[timedelta | None]], key: Key, metrics: OperatorMetrics, controller: str
 ) -> float | None:
     """One look, timed and counted."""
+    CURRENT_JOB.set(str(key))
     began = time.monotonic()
     result = "error"
     try:

@@ -6,12 +6,14 @@ becomes the agent's. So a user's image needs nothing of ours.
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 
+from shoal.api.elasticjob import Role, Strategy
 from shoal.api.fields import Template
 from shoal.api.jobspec import JobSpec, RoleNeeds, processes_with
 from shoal.api.labels import GENERATION, INCARNATION, MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
@@ -20,7 +22,18 @@ from shoal.api.resources import GPU_NAMES, Resource, of_template
 from shoal.core.errors import BadInput
 from shoal.operator.masters import master_name
 from shoal.operator.memory import Member
-from shoal.operator.objects import Manifest, labels, metadata, owner, service_name, token_name
+from shoal.operator.objects import (
+    TENSORFLOW_PORT,
+    Manifest,
+    agent_name,
+    labels,
+    members_name,
+    metadata,
+    owner,
+    service_name,
+    token_name,
+)
+from shoal.operator.placing import avoid
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen
 
@@ -30,6 +43,9 @@ _AGENT, _TOKEN, _SHM, _TMP = "shoal-agent", "shoal-token", "shoal-shm", "tmp"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108
 _GRACE_SECONDS = 45
 """More than an agent gives its training processes (30 s): the agent must outlive them."""
+_QUIET = {"name": "TF_CPP_MIN_LOG_LEVEL", "value": "2"}
+"""For jobs with parameter servers: TensorFlow's lines of level INFO and WARNING drown what the job itself prints, and
+each change of the servers makes more of them: steps that are rehearsed, connections that end."""
 LOCKED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -64,18 +80,21 @@ def _member_pod(
     written = template.get("metadata") or {}
     pod: dict[str, Any] = template["spec"]
     _fill(pod, settings)
-    processes = processes_with(resource.over(needs.resource))
+    if not (pod.get("serviceAccountName") or pod.get("serviceAccount")):  # the second: its name of old
+        pod["serviceAccountName"] = agent_name(job.name)
+    has_servers = spec.strategy is Strategy.PARAMETER_SERVER  # whose processes see all devices of their Pod
+    processes = 1 if has_servers else processes_with(resource.over(needs.resource))
     _train(pod["containers"][0], job, spec, member, processes, settings)
+    if spec.tf_config:
+        pod["hostname"], pod["subdomain"] = f"{member.role}-{member.rank}", members_name(job.name)
     _size(pod, resource, of_template(needs.template), settings)
     _keep_guaranteed(pod)
-    if member.avoid_hosts:
-        _avoid(pod, member.avoid_hosts)
     if needs.priority is not None and needs.priority in settings.priority_classes:
         pod.setdefault("priorityClassName", settings.priority_classes[needs.priority])
     if settings.priority_class:
         pod.setdefault("priorityClassName", settings.priority_class)
     mount_agent(pod, job.name, settings)
-    return {
+    made = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -94,6 +113,7 @@ def _member_pod(
         },
         "spec": pod,
     }
+    return avoid(made, member.avoid_hosts) if member.avoid_hosts else made
 
 
 def _fill(pod: dict[str, Any], settings: OperatorSettings) -> None:
@@ -156,6 +176,8 @@ def _train(
     container["command"] = command
     ours = _environment(job, spec, member, processes, settings)
     env = [*spec.env, *(container.get("env") or [])]
+    if spec.strategy is Strategy.PARAMETER_SERVER and not any(each.get("name") == _QUIET["name"] for each in env):
+        env.append(_QUIET)
     taken = {each["name"] for each in ours}
     container["env"] = [*(each for each in env if each.get("name") not in taken), *ours]
 
@@ -178,10 +200,24 @@ def _environment(
         "SHOAL_AGENT_CONTAINER": "own",
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
-    if spec.checkpoint_path is not None:
-        said["SHOAL_AGENT_CHECKPOINT_DIR"] = spec.checkpoint_path
+    if spec.checkpoint_dir is not None:
+        said["SHOAL_AGENT_CHECKPOINT_DIR"] = spec.checkpoint_dir
+        if spec.strategy is Strategy.PARAMETER_SERVER:
+            said["SHOAL_CHECKPOINT_DIR"] = spec.checkpoint_dir
+    if spec.tf_config:
+        said["SHOAL_AGENT_SEAT"] = str(member.rank)
+        said["SHOAL_AGENT_TF_SERVERS"] = ",".join(_addresses(job, spec, Role.PS))
+        said["SHOAL_AGENT_TF_WORKERS"] = ",".join(_addresses(job, spec, Role.WORKER))
     address = {"name": "SHOAL_AGENT_ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     return [*({"name": name, "value": value} for name, value in said.items()), address]
+
+
+def _addresses(job: JobSeen, spec: JobSpec, role: Role) -> list[str]:
+    """Of every member of a role that there can be, by its place."""
+    needs = spec.roles[role]
+    most = max(needs.min, needs.max, needs.replicas or 0)
+    where = f"{members_name(job.name)}.{job.key.namespace}.svc:{TENSORFLOW_PORT}"
+    return [f"{role}-{rank}.{where}" for rank in range(most)]
 
 
 def _size(pod: dict[str, Any], resource: Resource, written: Resource, settings: OperatorSettings) -> None:
@@ -241,23 +277,6 @@ def _part(of: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _avoid(pod: dict[str, Any], hosts: frozenset[str]) -> None:
-    """Never on these hosts: in every alternative that the user's affinity has."""
-    affinity = _part(_part(pod, "affinity"), "nodeAffinity")
-    required = _part(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
-    terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [
-        {
-            **term,
-            "matchFields": [
-                *(term.get("matchFields") or []),
-                *({"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in sorted(hosts)),
-            ],
-        }
-        for term in terms
-    ]
-
-
 def mount_agent(pod: dict[str, Any], job: str, settings: OperatorSettings) -> None:
     """Where the first container finds the agent and the job's token, and shared memory that suffices."""
     container = pod["containers"][0]
@@ -310,6 +329,30 @@ def settings_of(text: str) -> OperatorSettings:
         raise BadInput(f"these are no settings of Pods: {exc}") from exc
 
 
+_PROBE_TRIES = 6
+_PROBE_PATIENCE = 5
+"""What a busy master has to answer one probe, in seconds; never longer than until the next."""
+
+
+def master_probes(settings: OperatorSettings) -> Manifest:
+    """How its host finds out whether a master is there yet, can be asked now, or is frozen. Its event loop answers, so
+    one that is stuck does not. One that never was ready is the operator's to judge (`--pending`), not the kubelet's:
+    the first probe outlasts that."""
+    asks = {"httpGet": {"path": "/healthz", "port": settings.master_port, "scheme": "HTTPS"}}
+    often = max(math.ceil(settings.master_frozen.total_seconds() / _PROBE_TRIES), 1)
+    starts = math.ceil(settings.times.pending.total_seconds()) + 60
+    return {
+        "startupProbe": {**asks, "periodSeconds": 1, "failureThreshold": starts},
+        "readinessProbe": {**asks, "periodSeconds": 2, "failureThreshold": 3},
+        "livenessProbe": {
+            **asks,
+            "periodSeconds": often,
+            "timeoutSeconds": min(often, _PROBE_PATIENCE),
+            "failureThreshold": _PROBE_TRIES,
+        },
+    }
+
+
 def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
     """The Pod of the master in this term."""
     said = {
@@ -318,7 +361,10 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
         "SHOAL_NAMESPACE": job.key.namespace,
         "SHOAL_TERM": str(term),
         "SHOAL_MAX_MEMBERS": str(settings.defaults.max_members),
+        "SHOAL_AUTOSCALE_EVERY": str(settings.autoscale_seconds),
     }
+    if settings.log_format != "text":
+        said["SHOAL_LOG_FORMAT"] = settings.log_format
     if settings.pod_scaler:
         said |= {"SHOAL_SCALER": POD_SCALER, "SHOAL_POD_SETTINGS": pod_settings(settings)}
     more = {ROLE: MASTER, TERM: str(term), GENERATION: str(job.generation), INCARNATION: str(term)}
@@ -334,11 +380,7 @@ def master_pod(job: JobSeen, term: int, settings: OperatorSettings) -> Manifest:
         "command": [SHOAL, "master", "--kubernetes"],
         "env": env,
         "ports": [{"name": MASTER, "containerPort": settings.master_port}],
-        "readinessProbe": {
-            "httpGet": {"path": "/healthz", "port": settings.master_port, "scheme": "HTTPS"},
-            "periodSeconds": 2,
-            "failureThreshold": 3,
-        },
+        **master_probes(settings),
         "resources": {
             "requests": dict(settings.master_resources),
             "limits": {"memory": settings.master_memory_limit},

@@ -27,7 +27,7 @@ class Cluster(Protocol):
     def job(self, namespace: str, name: str) -> Json | None: ...
 
     def plans(self, namespace: str, job: str) -> Sequence[Json]:
-        """The ScalePlans and JobResources of the namespace that name the job."""
+        """The ScalePlans and JobResources of the namespace that name the job; for the empty name, that name none."""
         ...
 
     def namespaces_of(self, job: str) -> Sequence[str]:
@@ -36,7 +36,8 @@ class Cluster(Protocol):
 
     async def pods(self, namespace: str, uid: str, expected: Mapping[str, str]) -> Sequence[PodSeen]:
         """The Pods owned by the job with that uid. `expected` are names and uids of Pods that were seen before: one
-        that the cache lacks is asked of the server, so that who is not in the answer is gone."""
+        that the cache lacks is asked of the server, so that who is not in the answer is gone. Where hosts may be
+        looked at, a Pod says since when its host is silent."""
         ...
 
     # Writing ---------------------------------------------------------------------------------------------------

@@ -194,7 +194,15 @@ def _readable(status: ElasticJobStatus) -> JobStatus:
 def _training(training: api.Training | None) -> Training | None:
     if training is None or training.phase is None:
         return None
-    return Training(phase=training.phase, reason=training.reason or "", world=training.world, term=training.term)
+    last = training.last_decision
+    return Training(
+        phase=training.phase,
+        reason=training.reason or "",
+        decision=None if last is None else last.reason,
+        decided_at=None if last is None else last.at,
+        world=training.world,
+        term=training.term,
+    )
 
 
 def _meta(raw: Json) -> ObjectMeta:

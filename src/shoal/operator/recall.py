@@ -76,6 +76,7 @@ def _memory(status: ElasticJobStatus, roles: Mapping[Role, api.RoleStatus]) -> M
                 generation=each.generation,
                 at=each.at,
                 counts={Role(pair.role): pair.count for pair in each.counts or ()},
+                resources={Role(said.role): of_spec(said.resource) for said in each.resources or ()},
                 optimize_mode=each.optimize_mode,
             )
             for each in status.accepted_at or ()
@@ -124,6 +125,7 @@ def _master(status: ElasticJobStatus) -> MasterRecord:
         uid=record.uid,
         failures=record.failures or 0,
         was_ready=bool(record.was_ready),
+        needed_since=record.needed_since,
         silent_since=record.silent_since,
         stopped=bool(record.stopped),
     )

@@ -17,6 +17,7 @@ from enum import StrEnum
 from functools import partial
 
 from shoal.api.labels import MASTER, ROLE
+from shoal.api.reasons import Reason
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.actions import JobPlan, Resize
@@ -27,6 +28,7 @@ from shoal.operator.pacing import Pace
 from shoal.operator.plan import plan_job
 from shoal.operator.ports import Cluster, Json
 from shoal.operator.reading import Reader, read_plan
+from shoal.operator.resizing import Resizing
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import JobSeen, Key, PlanSeen, PlanStatus, Snapshot
 from shoal.operator.verdicts import judge_orphan
@@ -77,6 +79,7 @@ class Reconciler:
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
+        self._leads_since = clock()
         self._allowances = allowances
         self._recorded = recorded
         self._reader = reader or Reader(settings.defaults)
@@ -91,10 +94,13 @@ class Reconciler:
         """Of each plan, in which version it was found to say what it should."""
         self._plans_of: dict[Key, set[str]] = {}
         """Of each job, also of one that is not there, the plans of which something is remembered."""
-        self._resized: dict[str, dict[str, Resize]] = {}
-        """Of each job's Pods, by their uids, what was asked for them last: once, whatever becomes of it."""
+        self._resizing = Resizing(clock)
         self._pace = Pace(settings.news_rest)
         self._creating = asyncio.Semaphore(settings.parallel_writes)
+
+    def begin(self) -> None:
+        """We decide from now on; until now it may be that nobody did."""
+        self._leads_since = self._clock()
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """One look. Returns when to look again, if nothing happens before."""
@@ -114,17 +120,17 @@ class Reconciler:
 
     async def _look(self, there: Json, job: JobSeen) -> timedelta | None:
         plans = self._cluster.plans(job.key.namespace, job.name)
-        before = self._troubles(job)
+        before, refused = self._troubles(job), self._resizing.refusals(job.uid)
         plan, seen = await self._plan(job, plans, before)
         untold = await self._record(there, job, plan)
         made = await self._act(job, plan)
         await self._resize(there, job, plan)
         again = await self._answer(job, plan, seen, made=made)
-        if self._troubles(job) != before:
+        if self._troubles(job) != before or self._resizing.refusals(job.uid) != refused:
             return timedelta(0)  # something is refused, or no longer: say so
         due = _until(plan.recheck_at, self._clock())
-        looks = [each for each in (untold, again, due, *self.holding.retries(job.uid)) if each is not None]
-        return min(looks, default=None)
+        retries = (*self.holding.retries(job.uid), *self._resizing.retries(job.uid))
+        return min((each for each in (untold, again, due, *retries) if each is not None), default=None)
 
     async def _plan(
         self, job: JobSeen, raw_plans: Iterable[Json], troubles: tuple[Trouble, ...]
@@ -147,9 +153,11 @@ class Reconciler:
             pods=tuple(pods),
             has_auto_plan=any(plan.auto for _, plan in seen.values()),
             can_resize=_names_resources(seen.values()) and await self._cluster.can_resize(),
+            refused_resizes=self._resizing.refusals(job.uid),
             troubles=troubles,
             prepared=self._prepared.get(job.uid),
             made=made,
+            leads_since=self._leads_since,
             is_scheduled=self._allowances is not None,
             allowance=self._allowance(job),
         )
@@ -157,7 +165,7 @@ class Reconciler:
 
     def _allowance(self, job: JobSeen) -> Allowance | None:
         key = JobKey(job.key.namespace, job.key.name, Kind.ELASTIC_JOB)
-        return None if self._allowances is None else self._allowances.of(key, job.uid)
+        return None if self._allowances is None else self._allowances.of(key, job.uid, job.status.scheduling)
 
     async def _record(self, there: Json, job: JobSeen, plan: JobPlan) -> timedelta | None:
         """Write what was decided: the job's version is the fence. Returns when to write news that can wait."""
@@ -256,21 +264,28 @@ class Reconciler:
     def _troubles(self, job: JobSeen) -> tuple[Trouble, ...]:
         found = [*self.holding.troubles(job.uid)]
         if self._allowances is not None and self._allowances.trouble is not None:
-            found.append(Trouble(reason="SchedulerFailing", message=self._allowances.trouble))
+            found.append(Trouble(reason=Reason.SCHEDULER_FAILING, message=self._allowances.trouble))
         return tuple(dict.fromkeys(found))
 
     async def _resize(self, there: Json, job: JobSeen, plan: JobPlan) -> None:
-        """Change running Pods in place. One that cannot be changed so keeps what it has, and that is said."""
-        asked = self._resized.get(job.uid, {})
-        new = [each for each in plan.resize if asked.get(each.pod.uid) != each]
-        self._resized[job.uid] = {each.pod.uid: each for each in plan.resize}
-        resize, namespace = self._cluster.resize_pod, job.key.namespace
-        for each in new:
-            pod = each.pod
-            call = partial(resize, namespace, pod.name, pod.uid, each.container, each.resources)
-            for trouble in await self._all([call]):
-                note = f"{pod.name} keeps what it has: {trouble.message}"
-                self._cluster.tell(there, reason="ResizeRefused", note=note, warning=True)
+        """Change running Pods in place. One that cannot be changed so keeps what it has, and that is said; the others
+        are tried all the same: one that shrinks may make room for one that grows."""
+        due = self._resizing.due(job.uid, plan.resize)
+        try:
+            await self._all(partial(self._resize_one, there, job, each) for each in due)
+        finally:
+            self._resizing.rest(job.uid)
+
+    async def _resize_one(self, there: Json, job: JobSeen, each: Resize) -> None:
+        pod = each.pod
+        try:
+            await self._cluster.resize_pod(job.key.namespace, pod.name, pod.uid, each.container, each.resources)
+        except Denied as exc:
+            if self._resizing.refused(job.uid, each, trouble_of(exc)):
+                note = f"{pod.name} keeps what it has: {exc}"
+                self._cluster.tell(there, reason=Reason.RESIZE_REFUSED, note=note, warning=True)
+        else:
+            self._resizing.agreed(job.uid, each)
 
     async def _ensure(self, job: JobSeen, form: str | None, manifest: Json) -> None:
         """What is there already is not asked for again while the rest still fails: each try gets a bit further."""
@@ -320,7 +335,7 @@ class Reconciler:
             self.holding.forget(uid)
             self._ensured.pop(uid, None)
             self._made.pop(uid, None)
-            self._resized.pop(uid, None)
+            self._resizing.forget(uid)
             self._pace.forget(uid)
             self._reader.forget(uid)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from shoal.api.elasticjob import Role
-from shoal.api.jobspec import JobDefaults
+from shoal.api.elasticjob import Role, Strategy
+from shoal.api.jobspec import JobDefaults, JobSpec
 from shoal.core.errors import BadInput
 
 
@@ -27,7 +27,11 @@ class JobTimes:
     """The wait before a member that no master manages is replaced a second time; doubles each time."""
     relaunch_backoff_most: timedelta = timedelta(minutes=5)
     pending: timedelta = timedelta(minutes=15)
-    """A replacement whose Pod does not run after so long is given up, and the one that it was to replace stays."""
+    """A replacement whose Pod does not run after so long is given up, and the one that it was to replace stays. A job
+    whose master is not ready after so long fails."""
+    host_grace: timedelta = timedelta(seconds=15)
+    """Kubernetes has not heard of a host for so long: who is on it is lost. It has waited for 40 s before it said so; a
+    kubelet that is restarted is back within this."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -48,16 +52,26 @@ class OperatorSettings:
     master_resources: Mapping[str, str] = field(default_factory=lambda: {"cpu": "100m", "memory": "256Mi"})
     """What a master Pod asks for. It has no cpu limit: a throttled master would look silent."""
     master_memory_limit: str = "1Gi"
+    master_restarts: int = 10
+    """So many masters in a row that end by their own fault before they were ever ready end the job. With the waits
+    between them that is five minutes."""
     master_timeout: timedelta = timedelta(minutes=10)
     """How long agents train on without a master before they give up. A new one is there within seconds; a cluster
     whose control plane is down may take minutes."""
+    master_frozen: timedelta = timedelta(seconds=60)
+    """A master that has been ready and answers nobody for so long is ended by its host, and followed by the next.
+    Generous, for one on a host that is too busy is not frozen; and far below `master_timeout`."""
     managed: frozenset[Role] = frozenset({Role.WORKER})
     """Roles whose members the job's master knows: it drains them and decides on their replacement."""
+    managed_with_servers: frozenset[Role] = frozenset(Role)
+    """The same, of jobs with parameter servers."""
     pod_scaler: bool = False
     """Masters create and delete the Pods of those roles themselves, instead of the operator."""
     shared_memory: str | None = None
     """The size of /dev/shm of a training Pod; None: half of the Pod's memory limit, as Linux does it, or no bound
     where there is none."""
+    log_format: str = "text"
+    """Of masters: text or json."""
     gpu_resource: str = "nvidia.com/gpu"
     gpu_type_label: str = "nvidia.com/gpu.product"
     """The label of hosts that names their kind of device."""
@@ -71,6 +85,8 @@ class OperatorSettings:
     """Where masters of TrainingJobs keep their state."""
     defaults: JobDefaults = field(default_factory=JobDefaults)
     """What is assumed where a job does not say."""
+    autoscale_seconds: int = 30
+    """How often masters of jobs that size themselves look at them, and how long one sample of their speed takes."""
     operator_namespace: str | None = None
     """Where the operator runs: its Pods may reach a job's master."""
     parallel_writes: int = 32
@@ -81,7 +97,10 @@ class OperatorSettings:
     """News of Pods that start waits this many times as long as the last status took to write (see `pacing`)."""
     times: JobTimes = JobTimes()
 
-    @property
-    def made_by_masters(self) -> frozenset[Role]:
-        """Roles whose Pods the operator does not make."""
-        return self.managed if self.pod_scaler else frozenset()
+    def managed_in(self, spec: JobSpec) -> frozenset[Role]:
+        """Roles whose members the master of this job knows."""
+        return self.managed_with_servers if spec.strategy is Strategy.PARAMETER_SERVER else self.managed
+
+    def made_by_master(self, spec: JobSpec) -> frozenset[Role]:
+        """Roles of this job whose Pods the operator does not make."""
+        return self.managed_in(spec) if self.pod_scaler else frozenset()

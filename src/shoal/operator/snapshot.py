@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec
@@ -32,6 +33,8 @@ class Key:
 class TrainingPhase(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
+    STOPPING = "stopping"
+    """It is about to be over, one way or another: its processes have their time to end."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -55,6 +58,10 @@ class Training:
     @property
     def is_over(self) -> bool:
         return self.phase in OVER
+
+    @property
+    def is_ending(self) -> bool:
+        return self.phase == TrainingPhase.STOPPING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +246,14 @@ class PlanSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedResize:
+    """What the server would not give a running Pod."""
+
+    resources: Mapping[str, Any]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     job: JobSeen
     plans: tuple[PlanSeen, ...] = ()
@@ -247,11 +262,16 @@ class Snapshot:
     has_auto_plan: bool = False
     can_resize: bool = False
     """The server changes what a running Pod has."""
+    refused_resizes: Mapping[str, RefusedResize] = field(default_factory=dict)
+    """By the uids of Pods."""
     troubles: tuple[Trouble, ...] = ()
     prepared: str | None = None
     """The form of the fixed objects that this process has made and not yet recorded."""
     made: Mapping[str, str] = field(default_factory=dict)
     """Names and uids of Pods that this process has made: one of them that is not there has come and gone."""
+    leads_since: datetime | None = None
+    """Since when this process decides: before that it may be that nobody did, and nothing could happen. None: for
+    ever."""
     is_scheduled: bool = False
     """A scheduler arbitrates between jobs; without one everything that is asked for is granted."""
     allowance: Allowance | None = None

@@ -1,11 +1,14 @@
 """What the scheduler remembers of a job, on its way into the job's status and back.
 
-A status is read once, when an operator begins to lead; from then on the scheduler's own memory is the newer. What is
-written must be what is read back, or every look would find something to write: times are kept to the microsecond.
+A status is read when an operator begins to lead; from then on the scheduler's own memory is the newer, unless somebody
+else has written. What is written must be what is read back, or every look would find something to write: times are kept
+to the microsecond, and what differs only in who says it is not said again.
 """
 
 import math
 from datetime import UTC, datetime
+
+import msgspec
 
 from shoal.api.fields import MAX_TEXT
 from shoal.api.scheduling import SchedulingStatus
@@ -14,9 +17,10 @@ from shoal.scheduler.actuation import Standing
 from shoal.scheduler.rows import Attained, Seconds
 
 
-def to_status(allowance: Allowance) -> SchedulingStatus:
+def to_status(allowance: Allowance, written: SchedulingStatus | None = None) -> SchedulingStatus:
+    """`written`: what the status has now."""
     standing = allowance.standing
-    return SchedulingStatus(
+    found = SchedulingStatus(
         target=standing.target,
         servers=allowance.servers,
         v=repr(float(standing.attained.v)),
@@ -25,11 +29,16 @@ def to_status(allowance: Allowance) -> SchedulingStatus:
         settling=standing.settling or None,
         frozen_until=moment(standing.frozen_until) if standing.frozen_until else None,
         asked=standing.asked or None,
+        held_to=standing.held_to or None,
+        held_until=moment(standing.held_until) if standing.held_until else None,
         waiting_since=None if standing.waiting_since is None else moment(standing.waiting_since),
         place=allowance.place,
         code=allowance.code or None,
         reason=allowance.reason[:MAX_TEXT] or None,
+        by=allowance.by or None,
     )
+    is_known = written is not None and msgspec.structs.replace(found, by=written.by) == written
+    return written if written is not None and is_known else found
 
 
 def of_status(written: SchedulingStatus | None) -> Standing | None:
@@ -49,6 +58,8 @@ def of_status(written: SchedulingStatus | None) -> Standing | None:
         settling=bool(written.settling),
         frozen_until=0.0 if written.frozen_until is None else seconds(written.frozen_until),
         asked=written.asked or 0,
+        held_to=written.held_to or 0,
+        held_until=0.0 if written.held_until is None else seconds(written.held_until),
     )
 
 

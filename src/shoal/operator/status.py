@@ -10,6 +10,7 @@ from datetime import datetime
 
 from shoal.api.elasticjob import JobCondition, Role
 from shoal.api.meta import ConditionStatus
+from shoal.api.reasons import Reason, explained
 from shoal.core.pods import PodSeen, Trouble
 from shoal.operator.asks import ROLES, Asks
 from shoal.operator.ending import Ending
@@ -42,7 +43,7 @@ def conditions(
             type=kind,
             status=new.status,
             reason=new.reason,
-            message=new.message[:LONGEST],
+            message=explained(new.reason, new.message, LONGEST),
             since=since,
             generation=generation,
         )
@@ -51,23 +52,23 @@ def conditions(
 
 def say_invalid(why: str) -> dict[JobCondition, Said]:
     return {
-        JobCondition.ADMITTED: Said(FALSE, "InvalidSpec", why),
-        JobCondition.READY: Said(FALSE, "InvalidSpec", why),
-        JobCondition.RESIZING: Said(FALSE, "Idle", ""),
-        JobCondition.PRIORITY_TRIMMED: Said(UNKNOWN, "InvalidSpec", ""),
-        JobCondition.DEGRADED: Said(TRUE, "InvalidSpec", why),
-        JobCondition.SUCCEEDED: Said(UNKNOWN, "InvalidSpec", ""),
+        JobCondition.ADMITTED: Said(FALSE, Reason.INVALID_SPEC, why),
+        JobCondition.READY: Said(FALSE, Reason.INVALID_SPEC, why),
+        JobCondition.RESIZING: Said(FALSE, Reason.IDLE, ""),
+        JobCondition.PRIORITY_TRIMMED: Said(UNKNOWN, Reason.INVALID_SPEC, ""),
+        JobCondition.DEGRADED: Said(TRUE, Reason.INVALID_SPEC, why),
+        JobCondition.SUCCEEDED: Said(UNKNOWN, Reason.INVALID_SPEC, ""),
     }
 
 
 def say_over(ending: Ending, troubles: Sequence[Trouble]) -> dict[JobCondition, Said]:
-    word = "Completed" if ending.success else ending.reason
-    degraded = Said(TRUE, troubles[0].reason, troubles[0].message) if troubles else Said(FALSE, "Finished", "")
+    word = Reason.COMPLETED if ending.success else ending.reason
+    degraded = Said(TRUE, troubles[0].reason, troubles[0].message) if troubles else Said(FALSE, Reason.FINISHED, "")
     return {
-        JobCondition.ADMITTED: Said(FALSE, "Finished", "the job is over"),
+        JobCondition.ADMITTED: Said(FALSE, Reason.FINISHED, "the job is over"),
         JobCondition.READY: Said(FALSE, word, ending.message),
-        JobCondition.RESIZING: Said(FALSE, "Idle", ""),
-        JobCondition.PRIORITY_TRIMMED: Said(FALSE, "Finished", ""),
+        JobCondition.RESIZING: Said(FALSE, Reason.IDLE, ""),
+        JobCondition.PRIORITY_TRIMMED: Said(FALSE, Reason.FINISHED, ""),
         JobCondition.DEGRADED: degraded,
         JobCondition.SUCCEEDED: Said(TRUE if ending.success else FALSE, ending.reason, ending.message),
     }
@@ -85,20 +86,22 @@ def say(
     master_answers: bool,
     remarks: Sequence[str] = (),
     master_missed: str = "",
+    held: str = "",
 ) -> dict[JobCondition, Said]:
-    """The conditions of a job that is not over. `master_missed`: what does not get on because no master answers."""
+    """The conditions of a job that is not over. `master_missed`: what does not get on because no master answers.
+    `held`: which parameter servers are to go, and why they have not."""
     by_name = {pod.name: pod for pod in pods}
     running = [m for m in memory.members if m.is_live and _runs(by_name.get(m.name))]
     granted = sum(memory.grant.counts.values())
     return {
         JobCondition.ADMITTED: _admitted(memory, asks, limit, remarks, suspended=suspended),
         JobCondition.READY: _ready(memory, running, granted, pods, limit, suspended=suspended, answers=master_answers),
-        JobCondition.RESIZING: _resizing(memory, running, granted),
+        JobCondition.RESIZING: _resizing(memory, running, granted, held),
         JobCondition.PRIORITY_TRIMMED: say_priority("" if limit.allowance is None else limit.allowance.trimmed),
         JobCondition.DEGRADED: _degraded(memory, pods, troubles, answers=master_answers, missed=master_missed),
         JobCondition.SUCCEEDED: Said(
             UNKNOWN,
-            "Suspended" if suspended else "Running" if training else "Starting",
+            Reason.SUSPENDED if suspended else Reason.RUNNING if training else Reason.STARTING,
             training.reason if training else "",
         ),
     }
@@ -106,7 +109,7 @@ def say(
 
 def say_priority(trimmed: str) -> Said:
     """Of jobs of both kinds. `trimmed`: why it counts for less than it says."""
-    return Said(TRUE, "NotInPriorities", trimmed) if trimmed else Said(FALSE, "AsAsked", "")
+    return Said(TRUE, Reason.NOT_IN_PRIORITIES, trimmed) if trimmed else Said(FALSE, Reason.AS_ASKED, "")
 
 
 def _runs(pod: PodSeen | None) -> bool:
@@ -115,21 +118,20 @@ def _runs(pod: PodSeen | None) -> bool:
 
 def _admitted(memory: Memory, asks: Asks, limit: Limit, remarks: Sequence[str], *, suspended: bool) -> Said:
     if suspended:
-        return Said(FALSE, "Suspended", "spec.suspend is true")
+        return Said(FALSE, Reason.SUSPENDED, "spec.suspend is true")
     allowance = limit.allowance
     if allowance is not None and not allowance.is_admitted and allowance.place is not None:
-        return Said(FALSE, allowance.code or "Queued", f"place {allowance.place} in the queue: {limit.reason}")
+        return Said(FALSE, allowance.code or Reason.QUEUED, f"place {allowance.place} in the queue: {limit.reason}")
     if not any(wanted.count is not None for wanted in asks.roles.values()):
-        how = "say worker.replicas, `kubectl scale`, apply a ScalePlan or a JobResource, or let the master decide"
-        return Said(FALSE, "WaitingForPlan", f"nobody has said how many members it should have: {how}")
+        return Said(FALSE, Reason.WAITING_FOR_PLAN, "nobody has said how many members it should have")
     if allowance is not None and not allowance.is_admitted:
-        return Said(FALSE, allowance.code or "Queued", limit.reason)
+        return Said(FALSE, allowance.code or Reason.QUEUED, limit.reason)
     if limit.is_scheduled and allowance is None and not any(memory.grant.counts.values()):
-        return Said(FALSE, "Queued", limit.reason)
+        return Said(FALSE, Reason.QUEUED, limit.reason)
     asked, granted = asks.roles[Role.WORKER].count or 0, memory.grant.counts.get(Role.WORKER, 0)
     if limit.is_scheduled and granted < asked:
-        return Said(TRUE, "Trimmed", "; ".join((f"{granted} of {asked} workers: {limit.reason}", *remarks)))
-    return Said(TRUE, "Granted", "; ".join((memory.grant.reason, *remarks)))
+        return Said(TRUE, Reason.TRIMMED, "; ".join((f"{granted} of {asked} workers: {limit.reason}", *remarks)))
+    return Said(TRUE, Reason.GRANTED, "; ".join((memory.grant.reason, *remarks)))
 
 
 def counts_text(memory: Memory, counts: Mapping[Role, int]) -> str:
@@ -148,33 +150,36 @@ def _ready(
 ) -> Said:
     left = sum(member.is_live for member in memory.members)
     if suspended:
-        return Said(FALSE, "Suspended", f"{left} members still have to leave" if left else "no Pods while suspended")
+        rests = f"{left} members still have to leave" if left else "no Pods while suspended"
+        return Said(FALSE, Reason.SUSPENDED, rests)
     if limit.allowance is not None and limit.allowance.place is not None and not granted:
-        return Said(FALSE, "Waiting", f"{left} members still have to leave" if left else "it waits in the queue")
+        return Said(FALSE, Reason.WAITING, f"{left} members still have to leave" if left else "it waits in the queue")
     if not granted:
-        return Said(FALSE, "WaitingForPlan", "it has no members yet")
+        return Said(FALSE, Reason.WAITING_FOR_PLAN, "it has no members yet")
     settled = sum(member.state is MemberState.SUCCEEDED for member in memory.members)
     if len(running) + settled >= granted and running:
-        return Said(TRUE, "AllMembersUp", f"{len(running)} members run")
+        return Said(TRUE, Reason.ALL_MEMBERS_UP, f"{len(running)} members run")
     waiting = next((pod.trouble for pod in pods if pod.trouble and not pod.is_over and not pod.deleting), None)
     if waiting is not None:
         return Said(FALSE, waiting.reason, waiting.message)
-    reason = "MembersMissing" if running else "Starting"
+    reason = Reason.MEMBERS_MISSING if running else Reason.STARTING
     return Said(FALSE, reason, f"{len(running)} of {granted} members run")
 
 
-def _resizing(memory: Memory, running: Sequence[Member], granted: int) -> Said:
+def _resizing(memory: Memory, running: Sequence[Member], granted: int, held: str) -> Said:
     moving = [move for move in memory.moves if move.state in (MoveState.STARTING, MoveState.REMOVING)]
     if moving:
-        return Said(TRUE, "Migrating", "; ".join(f"{move.name}: {move.reason}" for move in moving[:4]))
+        words = [f"{move.name}: {move.reason}" for move in moving[:4]] + ([held] if held else [])
+        return Said(TRUE, Reason.MIGRATING, "; ".join(words))
     excess = sum(len([m for m in memory.of(role) if m.is_live]) for role in ROLES) - granted
     leaving = sum(member.state is MemberState.LEAVING for member in memory.members)
     if excess > 0 or leaving:
-        return Said(TRUE, "ScalingDown", f"{max(excess, 0) + leaving} members have to leave: {memory.grant.reason}")
+        words = [f"{max(excess, 0) + leaving} members have to leave: {memory.grant.reason}"] + ([held] if held else [])
+        return Said(TRUE, Reason.SCALING_DOWN, "; ".join(words))
     starting = sum(member.is_live for member in memory.members) - len(running)
     if starting:
-        return Said(TRUE, "ScalingUp", f"{starting} members are starting")
-    return Said(FALSE, "Idle", "")
+        return Said(TRUE, Reason.SCALING_UP, f"{starting} members are starting")
+    return Said(FALSE, Reason.IDLE, "")
 
 
 def _degraded(
@@ -186,11 +191,11 @@ def _degraded(
     if stuck is not None:
         return Said(TRUE, stuck.reason, stuck.message)
     if missed:
-        return Said(TRUE, "MasterSilent", missed)
+        return Said(TRUE, Reason.MASTER_SILENT, missed)
     failed = [member for member in memory.members if member.state is MemberState.FAILED]
     if failed:
-        return Said(TRUE, "MemberFailed", "; ".join(f"{m.name}: {m.reason}" for m in failed[:4]))
+        return Said(TRUE, Reason.MEMBER_FAILED, "; ".join(f"{m.name}: {m.reason}" for m in failed[:4]))
     if memory.master.failures > 1 and not answers:
         many = memory.master.failures
-        return Said(TRUE, "MasterFailing", f"the last {many} masters ended before they were ready; see their logs")
-    return Said(FALSE, "AtTargetSize", "")
+        return Said(TRUE, Reason.MASTER_FAILING, f"the last {many} masters ended before they were ready")
+    return Said(FALSE, Reason.AT_TARGET_SIZE, "")

@@ -190,6 +190,10 @@ def _counts(counts: Mapping[Role, int]) -> list[api.RoleCount] | None:
     return [api.RoleCount(role=role, count=counts[role]) for role in ROLES if role in counts] or None
 
 
+def _given(resources: Mapping[Role, Resource]) -> list[api.RoleGiven] | None:
+    return [api.RoleGiven(role=role, resource=to_spec(resources[role])) for role in ROLES if role in resources] or None
+
+
 def _grant(grant: Grant) -> api.Grant:
     return api.Grant(
         generation=grant.generation,
@@ -208,6 +212,7 @@ def _accepted(memory: Memory) -> list[api.Accepted]:
             generation=each.generation,
             at=each.at,
             counts=_counts(each.counts),
+            resources=_given(each.resources),
             optimize_mode=each.optimize_mode,
         )
         for each in memory.accepted[:MAX_ENTRIES]
@@ -258,6 +263,7 @@ def _master(record: MasterRecord) -> api.MasterRecord:
         uid=record.uid,
         failures=record.failures or None,
         was_ready=record.was_ready or None,
+        needed_since=record.needed_since,
         silent_since=record.silent_since,
         stopped=record.stopped or None,
     )

@@ -5,11 +5,11 @@ simulation in a dictionary. Four things happen to it: the job arrives, time pass
 is decided for it, and it is told to wait. Each is a function here, used alike by the operator and the simulator.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shoal.scheduler.columns import least_size
-from shoal.scheduler.decisions import Action, Change
+from shoal.scheduler.decisions import STRONGEST, Action, Change
 from shoal.scheduler.rows import Attained, Job, Room, Seconds
 from shoal.scheduler.scores import footprint, score, weight
 from shoal.scheduler.settings import SchedulerSettings
@@ -30,6 +30,10 @@ class Standing:
     """The most it asked for when that was decided."""
     short_since: Seconds | None = None
     """Since when it has been admitted without hosts for all of its gang. It is not kept: a new leader counts anew."""
+    held_to: int = 0
+    """It is given no more trainers than this until `held_until`: for more than these Kubernetes found no host."""
+    held_until: Seconds = 0.0
+    """0: it is not held."""
 
 
 def arrive(
@@ -56,7 +60,16 @@ def advance(
         standing = replace(standing, settling=False, frozen_until=now + window)
     if _is_short(job) != (standing.short_since is not None):
         standing = replace(standing, short_since=now if _is_short(job) else None)
+    if standing.held_until and standing.held_until <= now:
+        standing = replace(standing, held_to=0, held_until=0.0)
     return standing
+
+
+def most_of(standing: Standing, asked: int) -> int:
+    """The most that a job is given of what it asks for now. Who has come to ask for more is not held."""
+    if standing.held_until and asked <= standing.asked:
+        return min(asked, standing.held_to)
+    return asked
 
 
 def _is_short(job: Job) -> bool:
@@ -75,6 +88,11 @@ def carry_out(standing: Standing, change: Change, now: Seconds, *, asked: int) -
     attained = standing.attained
     if change.attained is not None:
         attained = Attained(v=change.attained, at=now, rate=attained.rate)
+    held = standing.held_to, standing.held_until
+    if change.holds_for is not None:
+        held = change.target, now + change.holds_for
+    elif change.target > standing.held_to:
+        held = 0, 0.0
     return replace(
         standing,
         target=change.target,
@@ -83,6 +101,8 @@ def carry_out(standing: Standing, change: Change, now: Seconds, *, asked: int) -
         waiting_since=waiting,
         attained=attained,
         short_since=None,
+        held_to=held[0],
+        held_until=held[1],
     )
 
 
@@ -110,3 +130,10 @@ def name_victims(change: Change, pods: Iterable[TrainerPod], before: Sequence[st
         rest = [pod.name for pod in there if pod.host is not None and pod.name not in named]
         named += [*homeless, *rest][:short]
     return tuple(named)
+
+
+def preference(hosts: Mapping[str, int]) -> dict[str, int]:
+    """How much Pods that are made alike prefer each host: the more, the more of them were planned there. What makes
+    them from one template cannot send each to a host of its own."""
+    most = max(hosts.values(), default=0)
+    return {host: max(1, STRONGEST * count // most) for host, count in sorted(hosts.items()) if count}

@@ -3,8 +3,8 @@
 A gang is all that a job cannot start without, and it starts when all of it has hosts at once, never in part. Jobs are
 tried in the order of the queue: those that have waited for `max_wait` first, then by key. A gang that is short of room
 takes surplus from jobs with larger keys than its own, and after `max_wait` from any job above its least size. If even
-that is not enough and it has waited for `reserve_after`, room is kept for the first such job (of each set of pools):
-those behind it may use only what it cannot.
+that is not enough and it has waited for `reserve_after`, room is kept for the first such job (of each set of pools that
+trainers may be in): those behind it may use only what it cannot.
 
 During this phase room only becomes scarcer, so a gang like one that failed is not tried again.
 """
@@ -14,20 +14,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shoal.scheduler.columns import Bools
 from shoal.scheduler.decisions import Code, Reason, Wait
+from shoal.scheduler.gangs import (
+    Placement,
+    Pools,
+    Way,
+    first_fit,
+    hardest_first,
+    place_all,
+    record,
+    servers_of,
+    take_away,
+    trainers_of,
+    ways,
+)
 from shoal.scheduler.mandatory import Unplaced
-from shoal.scheduler.planning import Round, servers_role
+from shoal.scheduler.planning import Round
 from shoal.scheduler.reasons import amount, count
 from shoal.scheduler.rows import Part, Room
 from shoal.scheduler.scores import footprint
 from shoal.scheduler.victims import Taken, Terms, make_room, undo
 from shoal.scheduler.view import NOWHERE
 
-TRAINERS = ""
-"""The role under which trainers stand among the parts of a gang."""
-Placement = list[tuple[Part, int, int]]
-"""How many Pods of a part go to the host at a position: part, position, number."""
-GangShape = tuple[tuple[tuple[Room, int], ...], frozenset[str] | None]
+GangShape = tuple[tuple[Room, int, Pools], ...]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,21 +46,21 @@ class Queue:
 
     failed: dict[GangShape, float]
     """Gangs for which there was no room, with the key down to which donors were asked."""
-    kept_for: dict[frozenset[str] | None, int]
-    """For which job of each set of pools room is kept."""
+    kept_for: dict[Pools, int]
+    """For which job of each set of pools, of those that trainers may be in, room is kept."""
     never: list[tuple[int, Reason]]
     """Jobs that cannot start as they are."""
     waiting: list[tuple[int, Reason]]
 
-    def is_known_to_fail(self, parts: list[Part], pools: frozenset[str] | None, above: float) -> bool:
-        return bool(self.failed) and self.failed.get(_gang_shape(parts, pools), float("inf")) <= above
+    def is_known_to_fail(self, parts: list[Part], above: float) -> bool:
+        return bool(self.failed) and self.failed.get(_gang_shape(parts), float("inf")) <= above
 
-    def note_failure(self, parts: list[Part], pools: frozenset[str] | None, above: float) -> None:
-        self.failed[_gang_shape(parts, pools)] = above
+    def note_failure(self, parts: list[Part], above: float) -> None:
+        self.failed[_gang_shape(parts)] = above
 
 
-def _gang_shape(parts: list[Part], pools: frozenset[str] | None) -> GangShape:
-    return tuple((part.each, part.count) for part in parts), pools
+def _gang_shape(parts: list[Part]) -> GangShape:
+    return tuple((part.each, part.count, part.pools) for part in parts)
 
 
 def admit(plan: Round, unplaced: Unplaced) -> None:
@@ -83,7 +93,8 @@ def _refusal(plan: Round, job: int) -> Reason | None:
     row, least = plan.rows[job], plan.least[job]
     if row.each.gpu and row.each.cpu < plan.settings.cpu_per_gpu * row.each.gpu:
         wanted = plan.settings.cpu_per_gpu * row.each.gpu / 1_000
-        text = f"a trainer asks for {amount(row.each)}; {count(row.each.gpu, 'GPU')} need at least {wanted:g} cores"
+        need = f"{count(row.each.gpu, 'GPU')} {'needs' if row.each.gpu == 1 else 'need'} at least {wanted:g} cores"
+        text = f"a trainer asks for {amount(row.each)}; {need}"
         return Reason(code=Code.CPU_PER_GPU, text=text)
     if not plan.quotas.ever_allows(row, least):
         text = f"its gang of {amount(footprint(row, least))} is above the whole quota of {row.key.namespace}"
@@ -99,10 +110,10 @@ def _try(plan: Round, queue: Queue, job: int, *, is_promoted: bool) -> Reason | 
         return Reason(code=Code.QUOTA, text=f"quota of {row.key.namespace}: {plan.quotas.describe(row, least)}")
     parts = gang_parts(plan, job)
     above = float("-inf") if is_promoted else plan.keys.waiting[job]
-    if not queue.is_known_to_fail(parts, row.pools, above):
+    if not queue.is_known_to_fail(parts, above):
         if _start(plan, job, parts, Terms(above=above, frozen_last=True), is_promoted=is_promoted):
             return None
-        queue.note_failure(parts, row.pools, above)
+        queue.note_failure(parts, above)
     plan.steps += 1
     if plan.settings.optimistic_cpu and not any(part.each.gpu for part in parts):
         _start_anyway(plan, job, parts)
@@ -115,8 +126,8 @@ def gang_parts(plan: Round, job: int) -> list[Part]:
     row, least = plan.rows[job], plan.least[job]
     parts = [part for part in row.fixed if part.count]
     if row.servers is not None and row.servers.beside(least):
-        parts.append(Part(role=servers_role(row), each=row.servers.each, count=row.servers.beside(least)))
-    parts.append(Part(role=TRAINERS, each=row.each, count=least))
+        parts.append(servers_of(row, row.servers.beside(least)))
+    parts.append(trainers_of(row, least))
     if len(parts) > 1:
         parts.sort(key=lambda part: (part.each.gpu, part.each.cpu, part.each.memory), reverse=True)
     return parts
@@ -126,11 +137,11 @@ def gang_parts(plan: Round, job: int) -> list[Part]:
 
 
 def _start(plan: Round, job: int, parts: list[Part], terms: Terms, *, is_promoted: bool) -> bool:
-    placement = _place(plan, job, parts)
+    placement = place_all(plan, job, parts)
     taken: list[Taken] = []
     if placement is None or not _within_use(plan):
         if placement is not None:
-            _take_away(plan, placement)
+            take_away(plan, placement)
         placement, taken = _make_room(plan, job, parts, terms)
     if placement is None:
         return False
@@ -144,40 +155,22 @@ def _within_use(plan: Round) -> bool:
     return plan.limits.reclaim.holds(plan.view.used)
 
 
-def _place(plan: Round, job: int, parts: list[Part]) -> Placement | None:
-    """Hosts for all Pods, or for none."""
-    view = plan.view
-    placement: Placement = []
-    for part in parts:
-        search = plan.search(job) if part.role == TRAINERS else plan.search_for(part.each, job)
-        left = part.count
-        while left > 0:
-            position = view.first_fit(search)
-            if position == NOWHERE:
-                _take_away(plan, placement)
-                return None
-            number = view.how_many(search, position, left)
-            view.take(position, part.each, number)
-            placement.append((part, position, number))
-            left -= number
-    return placement
-
-
-def _take_away(plan: Round, placement: Placement) -> None:
-    for part, position, number in placement:
-        plan.view.give(position, part.each, number)
-
-
 def _make_room(plan: Round, job: int, parts: list[Part], terms: Terms) -> tuple[Placement | None, list[Taken]]:
     """Hosts for all Pods, with victims where there is no room; or nothing at all."""
+    for way in ways(plan, parts) if _could_be_enough(plan, parts, terms) else ():
+        placement, taken = _make_room_this_way(plan, job, way, terms)
+        if placement is not None:
+            return placement, taken
+    return None, []
+
+
+def _make_room_this_way(plan: Round, job: int, way: Way, terms: Terms) -> tuple[Placement | None, list[Taken]]:
     placement: Placement = []
     taken: list[Taken] = []
-    if not _could_be_enough(plan, parts, terms):
-        return None, taken
-    for part in parts:
-        search = plan.search_for(part.each, job)
+    for part, sets in way:
+        search = plan.search_for(part, job, part.pools)
         for missing in range(part.count, 0, -1):
-            position = plan.view.first_fit(search)
+            position = first_fit(plan, job, part, sets)
             if position == NOWHERE:
                 position, victims = make_room(plan, search, terms, alike=missing - 1)
                 taken += victims
@@ -189,7 +182,7 @@ def _make_room(plan: Round, job: int, parts: list[Part], terms: Terms) -> tuple[
 
 
 def _give_up(plan: Round, placement: Placement, taken: list[Taken]) -> tuple[None, list[Taken]]:
-    _take_away(plan, placement)
+    take_away(plan, placement)
     undo(plan, taken)
     return None, []
 
@@ -224,15 +217,8 @@ def _waited(plan: Round, job: int) -> float:
 
 def _record(plan: Round, job: int, placement: Placement, *, freed: int) -> None:
     draft = plan.resize(job, plan.least[job])
-    names = plan.view.names
-    pods = 0
-    for part, position, number in placement:
-        pods += number
-        if part.role == TRAINERS:
-            draft.hosts[position] = draft.hosts.get(position, 0) + number
-        else:
-            there = draft.fixed_hosts.setdefault(part.role, {})
-            there[names[position]] = there.get(names[position], 0) + number
+    record(plan, draft, placement)
+    pods = sum(number for _, _, number in placement)
     hosts = len({position for _, position, _ in placement})
     made = f"; {count(freed, 'trainer')} of others make room" if freed else ""
     text = f"its gang of {count(pods, 'Pod')} fits on {count(hosts, 'host')}{made}"
@@ -242,8 +228,8 @@ def _record(plan: Round, job: int, placement: Placement, *, freed: int) -> None:
 def _start_anyway(plan: Round, job: int, parts: list[Part]) -> None:
     """As the first design document has it for jobs without devices: start, and let the Pods wait for hosts."""
     placement: Placement = []
-    for part in parts:
-        search = plan.search_for(part.each, job)
+    for part in hardest_first(parts):
+        search = plan.search_for(part, job, part.pools)
         for _ in range(part.count):
             position = plan.view.first_fit(search)
             if position == NOWHERE:
@@ -264,11 +250,11 @@ def _start_anyway(plan: Round, job: int, parts: list[Part]) -> None:
 def _wait(plan: Round, queue: Queue, job: int, parts: list[Part]) -> Reason:
     row = plan.rows[job]
     need = amount(footprint(row, plan.least[job]))
-    if not _fits_empty(plan, job, parts):
+    if not any(_fits_empty(plan, way) for way in ways(plan, parts)):
         text = f"its gang of {need} would not fit into the empty cluster of {amount(plan.view.capacity)}"
         return Reason(code=Code.TOO_LARGE, text=text)
     waited = _waited(plan, job)
-    if waited >= plan.settings.reserve_after and row.pools not in queue.kept_for and _keep_room(plan, job, parts):
+    if waited >= plan.settings.reserve_after and row.pools not in queue.kept_for and _keep_room(plan, parts):
         queue.kept_for[row.pools] = job
         text = f"its gang of {need} has waited {waited:.0f} s for room; what becomes free is kept for it"
         return Reason(code=Code.RESERVED, text=text)
@@ -280,49 +266,65 @@ def _positive(room: Room) -> Room:
     return Room(*(max(0, amount) for amount in room))
 
 
-def _fits_empty(plan: Round, job: int, parts: list[Part]) -> bool:
+def _fits_empty(plan: Round, way: Way) -> bool:
     """Whether the gang would fit if nothing else ran at all. Pods of a part are spread as thickly as they go."""
-    view, free = plan.view, [column.copy() for column in plan.view.capacities]
-    inside = view.in_pools(plan.rows[job].pools)
-    for part in parts:
-        slots = np.where(inside, part.count, 0)
-        for column, each in zip(free, part.each, strict=True):
-            if each:
-                slots = np.minimum(slots, np.maximum(column, 0) // each)
-        before = np.minimum(np.cumsum(slots) - slots, part.count)
-        used = np.minimum(slots, part.count - before)
-        if int(used.sum()) < part.count:
+    free = [column.copy() for column in plan.view.capacities]
+    inside = _insides(plan, way)
+    for part, sets in way:
+        left = part.count
+        for pools in sets:
+            slots = np.where(inside[pools], left, 0)
+            for column, each in zip(free, part.each, strict=True):
+                if each:
+                    slots = np.minimum(slots, np.maximum(column, 0) // each)
+            before = np.minimum(np.cumsum(slots) - slots, left)
+            used = np.minimum(slots, left - before)
+            left -= int(used.sum())
+            for column, each in zip(free, part.each, strict=True):
+                column -= used * each
+        if left:
             return False
-        for column, each in zip(free, part.each, strict=True):
-            column -= used * each
     return True
 
 
-def _keep_room(plan: Round, job: int, parts: list[Part]) -> bool:
+def _insides(plan: Round, way: Way) -> dict[Pools, Bools]:
+    """Which hosts are in each of its sets of pools."""
+    return {pools: plan.view.in_pools(pools) for pools in {pools for _, sets in way for pools in sets}}
+
+
+def _keep_room(plan: Round, parts: list[Part]) -> bool:
     """Keep the hosts that are nearest to having room for the gang. False: services are in the way everywhere."""
+    found = (_nearest(plan, way) for way in ways(plan, parts))
+    kept = next((hosts for hosts in found if hosts is not None), None)
+    for part, position in kept or ():
+        plan.view.keep(position, part.each)
+    return kept is not None
+
+
+def _nearest(plan: Round, way: Way) -> list[tuple[Part, int]] | None:
+    """For each Pod the host that is nearest to having room for it. None: services are in the way everywhere."""
     view = plan.view
     free, bare = list(view.live()), [column.copy() for column in view.bare]
-    inside = view.in_pools(plan.rows[job].pools)
+    inside = _insides(plan, way)
     scores = plan.settings.scores
     prices = [scores.core / 1_000, scores.gibibyte / 2**30, scores.gpu, scores.pod]
     kept: list[tuple[Part, int]] = []
-    for part in parts:
+    for part, sets in way:
         for _ in range(part.count):
-            able, missing = inside.copy(), np.zeros(len(inside))
+            enough, missing = np.ones(len(view.names), dtype=np.bool_), np.zeros(len(view.names))
             for column, room, each, price in zip(free, bare, part.each, prices, strict=True):
                 if each:
-                    able &= room >= each
+                    enough &= room >= each
                     missing += np.maximum(0, each - column) * price
-            if not able.any():
-                return False
+            able = next((able for pools in sets if (able := enough & inside[pools]).any()), None)
+            if able is None:
+                return None
             position = int(np.argmin(np.where(able, missing, np.inf)))
             for column, room, each in zip(free, bare, part.each, strict=True):
                 column[position] -= each
                 room[position] -= each
             kept.append((part, position))
-    for part, position in kept:
-        view.keep(position, part.each)
-    return True
+    return kept
 
 
 def _tell_waits(plan: Round, queue: Queue) -> None:

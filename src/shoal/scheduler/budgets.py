@@ -7,6 +7,7 @@ ask for, running or not, as Kubernetes counts requests.
 
 from dataclasses import dataclass
 
+from shoal.scheduler.reasons import quantity
 from shoal.scheduler.rows import NOTHING, Job, Quota, Room, Seconds
 from shoal.scheduler.scores import footprint
 from shoal.scheduler.settings import SchedulerSettings
@@ -105,7 +106,8 @@ class Quotas:
         told = []
         for kind in _above(quota, used.plus(more), pods + more_pods, more, more_pods):
             had, asked = (pods, more_pods) if kind == "pods" else (getattr(used, kind), getattr(more, kind))
-            told.append(f"{kind}: {had} of {getattr(quota, kind)} in use, {asked} asked")
+            whole = quantity(kind, getattr(quota, kind))
+            told.append(f"{quantity(kind, had)} of {whole} in use, {quantity(kind, asked)} asked")
         return "; ".join(told)
 
 

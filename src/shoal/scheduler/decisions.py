@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shoal.scheduler.rows import JobKey
+from shoal.scheduler.rows import JobKey, Seconds
+
+STRONGEST = 100
+"""Kubernetes weighs the hosts that a Pod prefers from 1 to this."""
 
 
 class Action(StrEnum):
@@ -31,6 +34,8 @@ class Code(StrEnum):
     """A waiting job's gang needs the room."""
     SERVICE = "OnlineService"
     """A service Pod needs the room."""
+    UNSCHEDULABLE = "Unschedulable"
+    """Kubernetes finds no host for what it was given."""
     PRESSURE = "Pressure"
     """More is asked for than may be in use."""
     ABOVE_MAX = "AboveMax"
@@ -74,6 +79,8 @@ class Change:
     reason: Reason
     beneficiary: str | None = None
     """Of a job that gives something up: who gets it."""
+    holds_for: Seconds | None = None
+    """Of a job that was given what it could not use: for so long it is given no more than `target` now."""
     attained: float | None = None
     """Of an admission: the service it is taken to have had so far. More than it had if it waited for very long: what it
     is owed for waiting has an end."""
@@ -109,6 +116,6 @@ class Decisions:
     min_v: float = 0.0
     """The least attained service of an admitted job, which never falls: where newcomers begin."""
     steps: int = 0
-    """Single steps that were tried, for the bound on them."""
+    """Trainers given or taken, starts and suspensions, and tries that came to nothing, for the bound on them."""
     problems: tuple[str, ...] = ()
     """What went wrong while deciding, in sentences: `upstream` would never have come to an end."""

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from shoal.scheduler.budgets import allows, difference
 from shoal.scheduler.decisions import Code, Reason
 from shoal.scheduler.even import Alike
-from shoal.scheduler.fill import grow, place_step, record_step
+from shoal.scheduler.fill import grow, place_step
+from shoal.scheduler.gangs import record
 from shoal.scheduler.planning import Round
 from shoal.scheduler.rows import NOTHING
 from shoal.scheduler.units import Order
@@ -196,7 +197,7 @@ def _move(plan: Round, giver: int, taker: int) -> bool:
         placed = place_step(plan, taker, after)
         if placed is not None:
             _tell(plan, giver, before, taker, after)
-            record_step(plan, plan.draft(taker), placed)
+            record(plan, plan.draft(taker), placed)
             return True
         undo(plan, [(giver, before, released)])
     return False

@@ -8,14 +8,13 @@ and that no more of them fit. Where the trainers of a shape go does not depend o
 when all steps are taken, side by side for each job. The outcome is that of the plain loop, step by step.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from shoal.scheduler.budgets import allows, difference
 from shoal.scheduler.columns import Bools, Ints
 from shoal.scheduler.decisions import Code, Reason
-from shoal.scheduler.planning import Draft, Round, servers_role
+from shoal.scheduler.gangs import Placement, hardest_first, place_all, record, servers_of, trainers_of
+from shoal.scheduler.planning import Draft, Round
 from shoal.scheduler.rows import Room
 from shoal.scheduler.steps import in_order
 from shoal.scheduler.view import NOWHERE, Search
@@ -102,12 +101,12 @@ class Giving:
                 continue
             if hosts.is_over:
                 continue
-            plan.steps += 1
             search = hosts.search
             within = search.cpu <= left_cpu and search.memory <= left_memory and search.gpu <= left_gpu
             position = first_fit(search) if within else NOWHERE
             if position == NOWHERE:
                 hosts.is_over = True
+                plan.steps += 1
                 continue
             free_cpu[position] -= search.cpu
             free_memory[position] -= search.memory
@@ -119,8 +118,8 @@ class Giving:
         view.use(start.minus(Room(left_cpu, left_memory, left_gpu, places)), 1)
 
     def _give_alone(self, job: int) -> None:
-        self._plan.steps += 1
         if not grow(self._plan, job):
+            self._plan.steps += 1
             self._out.add(job)
 
     def _left(self) -> Room:
@@ -152,9 +151,6 @@ def tell_growth(plan: Round, draft: Draft) -> None:
 
 # One step ---------------------------------------------------------------------------------------------------
 
-Step = list[tuple[str, Room, int]]
-"""Role, Pod and position; trainers have no role."""
-
 
 def grow(plan: Round, job: int) -> bool:
     """Give the job its next step, with the servers that go with it, if budgets and hosts allow."""
@@ -168,39 +164,16 @@ def grow(plan: Round, job: int) -> bool:
     if placed is None:
         return False
     draft = plan.resize(job, after)
-    record_step(plan, draft, placed)
+    record(plan, draft, placed)
     tell_growth(plan, draft)
     return True
 
 
-def place_step(plan: Round, job: int, after: int) -> Step | None:
+def place_step(plan: Round, job: int, after: int) -> Placement | None:
     """Hosts for all Pods of the step, or for none."""
-    view = plan.view
-    placed: Step = []
-    for role, each, number in _wanted(plan, job, after):
-        search = plan.search_for(each, job) if role else plan.search(job)
-        for _ in range(number):
-            position = view.first_fit(search)
-            if position == NOWHERE:
-                for _, had, there in placed:
-                    view.give(there, had)
-                return None
-            view.take(position, each)
-            placed.append((role, each, position))
-    return placed
-
-
-def _wanted(plan: Round, job: int, after: int) -> Iterator[tuple[str, Room, int]]:
     row, before = plan.rows[job], plan.n[job]
-    if row.servers is not None:
-        yield servers_role(row), row.servers.each, row.servers.beside(after) - row.servers.beside(before)
-    yield "", row.each, after - before
-
-
-def record_step(plan: Round, draft: Draft, placed: Step) -> None:
-    for role, _, position in placed:
-        if role:
-            there = draft.fixed_hosts.setdefault(role, {})
-            there[plan.view.names[position]] = there.get(plan.view.names[position], 0) + 1
-        else:
-            draft.hosts[position] = draft.hosts.get(position, 0) + 1
+    parts = [trainers_of(row, after - before)]
+    more = 0 if row.servers is None else row.servers.beside(after) - row.servers.beside(before)
+    if more:
+        parts = hardest_first((servers_of(row, more), *parts))
+    return place_all(plan, job, parts, growing=True)

@@ -2,8 +2,8 @@
 
 In this order: jobs above their maximum come down; namespaces above their quota do; service Pods get hosts (`services`);
 jobs that were admitted and miss Pods get them placed again (a host was lost, a Pod was evicted), or go back into the
-queue when that takes too long; trainers that were promised and have no room any more are taken back; and when more is
-asked for than may be in use, jobs give back.
+queue when that takes too long; trainers that were promised and have no room any more are taken back, and so are those
+that Kubernetes finds no host for; and when more is asked for than may be in use, jobs give back.
 
 A planned host is only a wish: Kubernetes gives a Pod any host that has room when it tries it. So Pods that are made
 before their own room is free take that of others; after a while of this, growth waits for the gang that is short.
@@ -18,9 +18,10 @@ import numpy as np
 from shoal.scheduler.budgets import COUNTED
 from shoal.scheduler.columns import Shape
 from shoal.scheduler.decisions import Code, Reason
+from shoal.scheduler.gangs import Pools, best_way, first_fit, trainers_of
 from shoal.scheduler.planning import Draft, Round
-from shoal.scheduler.reasons import amount, count
-from shoal.scheduler.rows import NOTHING, Part, Room, ServicePod
+from shoal.scheduler.reasons import amount, count, quantity
+from shoal.scheduler.rows import NOTHING, Part, ServicePod
 from shoal.scheduler.services import serve
 from shoal.scheduler.victims import Terms, make_room
 from shoal.scheduler.view import NOWHERE
@@ -124,13 +125,13 @@ def place_gangs(plan: Round) -> int | None:
 def _place_gang(plan: Round, job: int) -> bool:
     draft = plan.draft(job)
     missing = max(0, min(_promised(plan, draft), plan.least[job] - sum(draft.placed.values())))
-    parts = [*draft.job.fixed_pending, Part(role="", each=draft.job.each, count=missing)]
+    parts = [*draft.job.fixed_pending, trainers_of(draft.job, missing)]
     is_whole = True
-    for part in parts:
+    for part, sets in best_way(plan, job, parts):
         for missing in range(part.count, 0, -1):
-            position = _place_or_clear(plan, job, part.each, alike=missing - 1)
+            position = _place_or_clear(plan, job, part, sets, alike=missing - 1)
             if position == NOWHERE:
-                is_whole = _goes_back(plan, job, part.each) or _is_optimistic(plan, job)
+                is_whole = _goes_back(plan, job, part) or _is_optimistic(plan, job)
                 break
             plan.view.take(position, part.each)
             if part.role:
@@ -147,25 +148,30 @@ def _promised(plan: Round, draft: Draft) -> int:
     return min(draft.job.pending, max(0, draft.target - sum(draft.placed.values())))
 
 
-def _place_or_clear(plan: Round, job: int, each: Room, alike: int) -> int:
-    search = plan.search_for(each, job)
-    position = plan.view.first_fit(search)
+def _place_or_clear(plan: Round, job: int, part: Part, sets: tuple[Pools, ...], alike: int) -> int:
+    position = first_fit(plan, job, part, sets)
     if position != NOWHERE or _is_optimistic(plan, job):
         return position
-    position, taken = make_room(plan, search, Terms(never=job), alike)
+    position, taken = make_room(plan, plan.search_for(part, job, part.pools), Terms(never=job), alike)
     for donor in dict.fromkeys(donor for donor, _, _ in taken):
-        text = f"{plan.rows[job].key} misses a Pod of its gang: {amount(each)} on {plan.view.names[position]}"
+        text = f"{plan.rows[job].key} misses a Pod of its gang: {amount(part.each)} on {plan.view.names[position]}"
         plan.gives(donor, Reason(code=Code.MAKE_ROOM, text=text), str(plan.rows[job].key))
     return position
 
 
-def _goes_back(plan: Round, job: int, each: Room) -> bool:
+def _goes_back(plan: Round, job: int, part: Part) -> bool:
     """No host could ever take the Pod, or none has for long: then the job goes back into the queue, where room may be
-    kept for it, instead of holding up everybody."""
-    if not plan.view.fits_bare(Shape(each, plan.rows[job].pools)):
-        text = f"its hosts are gone, and no open host has {amount(each)} even without training"
-    elif (short := _short_for(plan, job)) >= plan.settings.reserve_after and not _is_optimistic(plan, job):
-        text = f"a part of its gang has had no host for {short:.0f} s, and nobody can give {amount(each)} on one"
+    kept for it, instead of holding up everybody. Not at once where others have the room: they may be on their way out,
+    and a job that is put back can lose what only its processes hold."""
+    asked, shape, short = amount(part.each), Shape(part.each, part.pools), _short_for(plan, job)
+    if not plan.view.fits_empty(shape):
+        text = f"its hosts are gone, and no open host has {asked} at all"
+    elif short < plan.settings.reserve_after:
+        return False
+    elif not plan.view.fits_bare(shape):
+        text = f"no open host has had {asked} for {short:.0f} s, even without training"
+    elif not _is_optimistic(plan, job):
+        text = f"a part of its gang has had no host for {short:.0f} s, and nobody can give {asked} on one"
     else:
         return False
     _put_back(plan, job, text)
@@ -208,10 +214,12 @@ def _is_optimistic(plan: Round, job: int) -> bool:
 
 
 def place_promised(plan: Round) -> None:
-    """Hosts for trainers above the least size that were decided before; what has no room any more is taken back."""
+    """Hosts for trainers above the least size that were decided before; what has no room any more is taken back, and
+    what has had room for long and found no host in it."""
     for job in _without_host(plan):
         draft = plan.draft(job)
         left = _promised(plan, draft) - sum(draft.planned.values())
+        left -= _give_up_unbound(plan, job, left)
         search = plan.search(job)
         while left > 0:
             position = plan.view.first_fit(search)
@@ -221,15 +229,42 @@ def place_promised(plan: Round) -> None:
             draft.planned[position] = draft.planned.get(position, 0) + 1
             left -= 1
         if left > 0 and plan.n[job] > plan.least[job]:
+            text = f"no host has room any more for {count(left, 'trainer')} that were to come"
+            plan.gives(job, Reason(code=Code.NO_ROOM, text=text), "the Pods that have the room")
             _take_back(plan, job, left)
 
 
-def _take_back(plan: Round, job: int, unplaced: int) -> None:
+def _give_up_unbound(plan: Round, job: int, unplaced: int) -> int:
+    """Take back what Kubernetes has found no host for, for as long as anybody has to wait: a port, a volume or a rule
+    that is not known here keeps these Pods from the room that is kept for them. The same job is not given it again at
+    once, or nobody else would ever have it. Returns how many of those without a host are taken back."""
+    patience = plan.settings.max_wait
+    old = sum(plan.now - since >= patience for since in plan.rows[job].unbound_since)
+    old = min(old, unplaced, plan.n[job] - plan.least[job])
+    if old <= 0:
+        return 0
+    text = (
+        f"Kubernetes has found no host for {count(old, 'trainer')} of it in {patience:.0f} s, whatever room there was; "
+        "the events of those Pods say why, as a port, a volume or a rule of their template; "
+        f"it is given no more for {patience:.0f} s"
+    )
+    plan.gives(job, Reason(code=Code.UNSCHEDULABLE, text=text), "the jobs that can use the room")
+    plan.draft(job).holds_for = patience
+    given_up = min(unplaced, plan.n[job] - _down_by(plan, job, old))
+    _take_back(plan, job, given_up)
+    return given_up
+
+
+def _down_by(plan: Round, job: int, number: int) -> int:
+    """The size that has so many trainers fewer, in whole units."""
     to = plan.n[job]
-    while to > plan.least[job] and plan.n[job] - to < unplaced:
+    while to > plan.least[job] and plan.n[job] - to < number:
         to = max(plan.least[job], to - 1 if plan.unit[job] == 1 else (to - 1) // plan.unit[job] * plan.unit[job])
-    text = f"no host has room any more for {count(unplaced, 'trainer')} that were to come"
-    plan.gives(job, Reason(code=Code.NO_ROOM, text=text), "the Pods that have the room")
+    return to
+
+
+def _take_back(plan: Round, job: int, unplaced: int) -> None:
+    to = _down_by(plan, job, unplaced)
     excess = plan.n[job] - to - unplaced
     draft = plan.resize(job, plan.n[job] - unplaced) if excess >= 0 else plan.resize(job, to)
     if excess > 0:
@@ -254,7 +289,8 @@ def relieve(plan: Round, resource: str, most: int, terms: Terms, beneficiary: st
         if found is None:
             return False
         donor, position = found
-        text = f"{used} of {resource} are asked for and {most} may be in use; key {plan.key(donor):.4g}"
+        asked, allowed = quantity(resource, used), quantity(resource, most)
+        text = f"{asked} are asked for and {allowed} may be in use; key {plan.key(donor):.4g}"
         plan.gives(donor, Reason(code=Code.PRESSURE, text=text), beneficiary)
         plan.release(donor, plan.lower(donor), at=position)
     return True

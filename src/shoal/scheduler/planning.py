@@ -14,7 +14,7 @@ from shoal.scheduler.budgets import Limits, Quotas, limits
 from shoal.scheduler.columns import Columns, Shape
 from shoal.scheduler.decisions import Action, Change, Nomination, Reason, Wait
 from shoal.scheduler.keys import Keys, Ruler
-from shoal.scheduler.rows import Job, Kind, Room, Seconds
+from shoal.scheduler.rows import Job, Kind, Part, Room, Seconds
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.scheduler.snapshot import Snapshot
 from shoal.scheduler.units import Order
@@ -43,6 +43,8 @@ class Draft:
     reason: Reason | None = None
     beneficiary: str | None = None
     is_mandatory: bool = False
+    holds_for: Seconds | None = None
+    """It is given no more for so long."""
     gave: bool = False
     """It lost something in this round, and is given nothing more in it."""
 
@@ -77,6 +79,7 @@ class Round:
         self.waits: list[Wait] = []
         self.nominations: list[Nomination] = []
         self.steps = 0
+        """Trainers given or taken, starts and suspensions, and tries that came to nothing."""
         self._searches: list[Search | None] = [None] * len(self.columns.vocabulary.shapes.values)
         self._shape: list[int] = jobs["shape"].tolist()
         self._donors: dict[bool, Order[int]] = {}
@@ -105,9 +108,11 @@ class Round:
             found = self._searches[shape] = self.view.search(self.columns.vocabulary.shapes.values[shape])
         return found
 
-    def search_for(self, each: Room, job: int) -> Search:
-        """The search for room for another Pod of the job."""
-        return self.view.search(Shape(each, self.rows[job].pools))
+    def search_for(self, part: Part, job: int, pools: frozenset[str] | None, *, leaves_cores: bool = False) -> Search:
+        """The search for room for a Pod of the job in these pools. Where the job has devices, its Pods without any need
+        no leave to be beside free ones, but for those that are to leave cores all the same."""
+        leaves = leaves_cores or not self.rows[job].has_devices
+        return self.view.search(Shape(part.each, pools), leaves_cores=leaves)
 
     def draft(self, job: int) -> Draft:
         found = self.drafts.get(job)
@@ -142,6 +147,7 @@ class Round:
     def resize(self, job: int, target: int) -> Draft:
         """It has another target from here on; its room is the caller's business."""
         draft = self.draft(job)
+        self.steps += self._distance(job, draft.target, target)
         self.quotas.add(draft.job, draft.target, target)
         draft.target = self.n[job] = target
         for frozen_last, order in self._donors.items():
@@ -177,7 +183,13 @@ class Round:
         draft = self.draft(job)
         for where, count in released:
             self._move_out(draft, where, -count)
+        self.steps -= 2 * self._distance(job, draft.target, to)  # neither the way there nor the way back counts
         self.resize(job, to)
+
+    def _distance(self, job: int, one: int, other: int) -> int:
+        """Steps between two sizes. Up to its least size it is one."""
+        below = self.least[job] - 1
+        return abs(max(0, one - below) - max(0, other - below))
 
     def _move_out(self, draft: Draft, where: str | int, count: int) -> None:
         if isinstance(where, int):
@@ -256,6 +268,7 @@ class Round:
                 mandatory=draft.is_mandatory,
                 reason=draft.reason,
                 beneficiary=draft.beneficiary,
+                holds_for=draft.holds_for,
                 attained=float(self.keys.service[job]) if before == 0 else None,
             )
 

@@ -18,5 +18,18 @@ def amount(room: Room) -> str:
     return ", ".join(told) or "nothing"
 
 
+def quantity(kind: str, number: int) -> str:
+    """So much of one kind: `4.5 cores`, `0 GPUs`."""
+    match kind:
+        case "cpu":
+            return f"{number / 1_000:g} cores"
+        case "memory":
+            return f"{number / GIBIBYTE:.4g} GiB"
+        case "gpu":
+            return count(number, "GPU")
+        case _:
+            return count(number, "Pod")
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -12,8 +12,8 @@ import numpy as np
 
 from shoal.scheduler.columns import Ints, Shape, taken_on_hosts
 from shoal.scheduler.decisions import Action, Change, Code, Decisions, Reason, Wait
-from shoal.scheduler.planning import servers_role
-from shoal.scheduler.rows import NOTHING, Host, Job, Quota, Room
+from shoal.scheduler.gangs import TRAINERS, hardest_first, servers_of, trainers_of
+from shoal.scheduler.rows import NOTHING, Host, Job, Part, Quota, Room
 from shoal.scheduler.scores import footprint
 from shoal.scheduler.snapshot import Snapshot
 
@@ -91,10 +91,9 @@ class FreeRoom:
         self._fits_alone: dict[tuple[Shape, int], bool] = {}
         for job in jobs:
             if job.is_admitted:
-                for part in job.fixed_pending:
-                    self._take(job, part.each, part.count, self._free, partly=True)
-                if job.pending:
-                    self._take(job, job.each, job.pending, self._free, partly=True)
+                for part in hardest_first((*job.fixed_pending, trainers_of(job, job.pending))):
+                    if part.count:
+                        self._take(part, self._free, partly=True)
 
     def take_gang(self, job: Job, size: int, *, partly: bool) -> Found | None:
         """Hosts for the whole gang, which is theirs from now on. `partly`: for as much of it as there is room for."""
@@ -118,22 +117,20 @@ class FreeRoom:
         return self._fits_alone[shape, size]
 
     def _find(self, job: Job, size: int, free: Ints, *, partly: bool) -> tuple[Ints, Found] | None:
-        fixed: dict[str, Mapping[str, int]] = {}
-        for part in job.fixed:
-            hosts = self._take(job, part.each, part.count, free, partly=partly)
-            if hosts is None:
-                return None
-            fixed[part.role] = hosts
+        parts = [*job.fixed, trainers_of(job, size)]
         if job.servers is not None:
-            hosts = self._take(job, job.servers.each, job.servers.beside(size), free, partly=partly)
+            parts.insert(-1, servers_of(job, job.servers.beside(size)))
+        found: dict[str, Mapping[str, int]] = {}
+        for part in hardest_first(parts):
+            hosts = self._take(part, free, partly=partly)
             if hosts is None:
                 return None
-            fixed[servers_role(job)] = hosts
-        trainers = self._take(job, job.each, size, free, partly=partly)
-        return None if trainers is None else (free, Found(trainers, fixed))
+            found[part.role] = hosts
+        return free, Found(found.pop(TRAINERS), found)
 
-    def _take(self, job: Job, each: Room, count: int, free: Ints, *, partly: bool) -> dict[str, int] | None:
-        spots = self._spots(job, each, free)
+    def _take(self, part: Part, free: Ints, *, partly: bool) -> dict[str, int] | None:
+        each, count = part.each, part.count
+        spots = self._spots(part, free)
         if (there := int(spots.sum())) < count:
             if not partly:
                 return None
@@ -148,14 +145,15 @@ class FreeRoom:
             count -= here
         return taken
 
-    def _spots(self, job: Job, each: Room, free: Ints) -> Ints:
+    def _spots(self, part: Part, free: Ints) -> Ints:
         """How often one fits on each host; one that asks for nothing fits as often as anybody likes."""
+        each, pools = part.each, part.pools
         asked = [kind for kind, amount in enumerate(each) if amount > 0]
         spots = np.full(len(free), _ANY_NUMBER, np.int64)
         for kind in asked:
             spots = np.minimum(spots, free[:, kind] // each[kind])
-        if job.pools is not None:
-            spots[[host.pool not in job.pools for host in self._hosts]] = 0
+        if pools is not None:
+            spots[[host.pool not in pools for host in self._hosts]] = 0
         return np.maximum(spots, 0)
 
 

@@ -74,7 +74,7 @@ class Leaving:
 
     room: Room
     until: Seconds
-    """When the grace ends."""
+    """When they should be gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Host:
     open: bool = True
     """Takes new Pods: ready and not cordoned."""
     pool: str = ""
-    """Hosts alike in labels and taints share a pool; a job says in which pools its Pods can run."""
+    """Hosts alike in labels and taints share a pool; each part of a job says in which pools its Pods can run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,8 @@ class Part:
     role: str
     each: Room
     count: int
+    pools: frozenset[str] | None = None
+    """Where they can run. None: everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,8 @@ class Servers:
     min: int
     max: int
     per_trainer: float
+    pools: frozenset[str] | None = None
+    """Where they can run. None: everywhere."""
 
     def beside(self, trainers: int) -> int:
         """How many are needed beside so many trainers."""
@@ -152,7 +156,7 @@ class Job:
     fixed: tuple[Part, ...] = ()
     servers: Servers | None = None
     pools: frozenset[str] | None = None
-    """Where its Pods can run. None: everywhere."""
+    """Where its trainers can run. None: everywhere. Its other Pods may have other pools."""
 
     target: int = 0
     """Trainers it may have by the last decision; 0: it was never admitted, or was put back."""
@@ -162,6 +166,8 @@ class Job:
     """What its other Pods have, by host."""
     pending: int = 0
     """Trainers that exist and have no host yet, or are still to be made."""
+    unbound_since: tuple[Seconds, ...] = ()
+    """Since when each of those that exist has."""
     fixed_pending: tuple[Part, ...] = ()
     """Fixed Pods of an admitted job that have no host yet."""
     running: int = 0
@@ -191,6 +197,13 @@ class Job:
     @property
     def is_elastic(self) -> bool:
         return self.min < self.max
+
+    @property
+    def has_devices(self) -> bool:
+        """Some of its Pods ask for devices."""
+        if self.each.gpu or (self.servers is not None and self.servers.each.gpu):
+            return True
+        return any(part.each.gpu for part in self.fixed)
 
     @property
     def is_admitted(self) -> bool:

@@ -55,7 +55,7 @@ def _serve_one(plan: Round, pod: ServicePod, alike: int) -> tuple[int, bool]:
     if not view.fits_bare(shape):
         _nominate(plan, pod, None, f"no open host has {amount(pod.each)} even without training, so it is ignored")
         return NOWHERE, False
-    search = view.search(shape, training=False)
+    search = view.search(shape, leaves_cores=False)
     position = view.first_fit(search)
     if position != NOWHERE:
         _nominate(plan, pod, position, f"{amount(pod.each)} fit on {view.names[position]}")
@@ -120,7 +120,7 @@ def _suspend_jobs(plan: Round, pod: ServicePod, search: Search) -> int:
 
 def _first_enough(plan: Round, search: Search, freed: dict[int, Room], held: Iterable[tuple[int, Room]]) -> int:
     """Add what a job holds to what was freed, and say where the Pod fits then."""
-    for position, room in held:
+    for position, room in sorted(held):  # in whatever order its Pods were counted
         freed[position] = freed.get(position, NOTHING).plus(room)
         if plan.view.is_in(search.pools, position) and plan.view.fits_with(search, position, freed[position]):
             return position

@@ -202,6 +202,15 @@ def dry_run(
 # From a snapshot ---------------------------------------------------------------------------------------------------
 
 
+def pod_room(containers: Iterable[Room], init_containers: Iterable[Room] = ()) -> Room:
+    """What one Pod counts for in the sums: all its containers together, and with them those that run one after the
+    other before these begin."""
+    room = Room()
+    for each in (*containers, *init_containers):
+        room = room.plus(each)
+    return room
+
+
 def inquire(snapshot: Snapshot) -> Cluster:
     """The sums over all Pods that have not ended, with those that wait for a host and those that are told to end; and
     over all hosts, with those that take no Pods."""

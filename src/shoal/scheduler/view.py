@@ -73,22 +73,25 @@ class View:
         self._has_gpu: Bools = has_gpu[order]
         self._pool: Ints = records["pool"][order]
         self._pool_numbers = columns.vocabulary.pools
+        self.pools = frozenset(self._pool_numbers.values)
         self.bare = _table(bare, order)
         """What would be free without any training."""
         self.capacities = _table(records, order)
-        self._searches: dict[tuple[Shape, bool], Search] = {}
+        self._searches: dict[tuple[Shape, int], Search] = {}
+        """By shape and by how many cores it leaves for each free device."""
         self._changed_up: set[int] = set()
         """Where more is free than at the start."""
 
     # Looking ---------------------------------------------------------------------------------------------
 
-    def search(self, shape: Shape, *, training: bool = True) -> Search:
-        """The search for a shape. Training without devices leaves the cores that free devices need."""
-        found = self._searches.get((shape, training))
+    def search(self, shape: Shape, *, leaves_cores: bool = True) -> Search:
+        """The search for a shape. `leaves_cores`: one without devices leaves those that free devices need, which Pods
+        of services and of jobs with devices do not."""
+        floor = self.cpu_per_gpu if leaves_cores and shape.each.gpu == 0 else 0
+        found = self._searches.get((shape, floor))
         if found is None:
-            floor = self.cpu_per_gpu if training and shape.each.gpu == 0 else 0
             fits = self._fits_at_start(shape, floor)
-            found = self._searches[shape, training] = Search(shape, floor, np.flatnonzero(fits).tolist())
+            found = self._searches[shape, floor] = Search(shape, floor, np.flatnonzero(fits).tolist())
             for position in self._changed_up:
                 self._look_again(found, position)
         return found
@@ -166,6 +169,10 @@ class View:
     def fits_bare(self, shape: Shape) -> bool:
         """Whether any host would have room without any training on it."""
         return bool(self._enough(self.bare, shape).any())
+
+    def fits_empty(self, shape: Shape) -> bool:
+        """Whether any host would have room with nothing on it at all."""
+        return bool(self._enough(self.capacities, shape).any())
 
     def bare_at(self, position: int) -> Room:
         """What would be free there without any training."""

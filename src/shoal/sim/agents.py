@@ -30,6 +30,7 @@ from shoal.core.job.values import (
     PeerLost,
     ProcessExited,
     RestartNode,
+    SayWord,
     StepGained,
     StopNode,
 )
@@ -256,7 +257,7 @@ class Agent:
                 self._stop(NodeLeft(node=self.node))
             case StopNode():
                 self._stop(None)
-            case DumpStacks() | Dismiss() | DataAnswered() | DataWoken():
+            case DumpStacks() | Dismiss() | DataAnswered() | DataWoken() | SayWord():
                 pass
             case _:
                 assert_never(command)

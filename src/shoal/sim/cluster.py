@@ -12,6 +12,7 @@ one after it knows nothing of what it did. Nobody can take over as long as that 
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -132,6 +133,11 @@ class Cluster:
     def _record(self) -> None:
         if not self.is_away:
             self.recorded = self.job
+
+    def keep_statistics(self, packed: bytes) -> None:
+        """The job with what it has measured, in its records too."""
+        self.job = replace(self.job, statistics=packed)
+        self._record()
 
     def lose_store(self, micros: int) -> None:
         """Nothing can be recorded for so long."""

@@ -12,7 +12,7 @@ cluster is told to do comes from outside, and what changed is told to `watch`.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -58,8 +58,8 @@ class Pod:
     """In the order of creation."""
     of: "PodSet"
     created: float
-    prefer: int | None = None
-    """The host it should go to if it fits there (a preferred node affinity)."""
+    prefer: Mapping[int, int]
+    """As its template said when it was made."""
     host: int | None = None
     phase: Phase = Phase.PENDING
     ends: float | None = None
@@ -88,6 +88,8 @@ class PodSet:
     grace: float = 30.0
     priority: int = 0
     replicas: int = 0
+    prefer: Mapping[int, int] = field(default_factory=dict)
+    """The hosts on which they should rather be, and how much so: the preferred node affinity of their template."""
     pods: dict[int, Pod] = field(default_factory=dict)
     """All that are not gone, by number."""
 
@@ -135,22 +137,25 @@ class Kube:
 
     # what a user or a controller does -----------------------------------------------------------------------------
 
-    def scale(self, pods: PodSet, replicas: int, prefer: Mapping[str, int] | None = None) -> None:
-        """Have so many from now on. New ones prefer the given hosts; those that have to go are the ones that do the
-        least: without a host, then not running, then the youngest."""
+    def scale(self, pods: PodSet, replicas: int) -> None:
+        """Have so many from now on. Those that have to go are the ones that do the least: without a host, then not
+        running, then the youngest."""
         pods.replicas = replicas
         staying = pods.staying()
-        wanted = list(_spread(prefer or {}))
-        for number in range(replicas - len(staying)):
-            self._create(pods, self.index.get(wanted[number]) if number < len(wanted) else None)
+        for _ in range(replicas - len(staying)):
+            self._create(pods)
         if len(staying) > replicas:
             least = sorted(staying, key=lambda pod: (pod.host is not None, pod.runs, -pod.number))
             for pod in least[: len(staying) - replicas]:
                 self.delete(pod)
 
+    def prefer(self, pods: PodSet, weights: Mapping[str, int]) -> None:
+        """Let those that are made from now on rather be on these hosts."""
+        pods.prefer = {self.index[host]: weight for host, weight in weights.items() if host in self.index}
+
     def place(self, pods: PodSet, host: str | None = None) -> None:
         """One more that has long been running: on this host, or where the scheduler would have put it."""
-        pod = self._new(pods, None)
+        pod = self._new(pods)
         pods.replicas += 1
         chosen = self._choose(pod) if host is None else self.index[host]
         if chosen is None:
@@ -172,16 +177,16 @@ class Kube:
 
     # what happens in it -------------------------------------------------------------------------------------------
 
-    def _new(self, pods: PodSet, prefer: int | None) -> Pod:
+    def _new(self, pods: PodSet) -> Pod:
         self._count += 1
         name = f"{pods.owner}-{pods.role}-{self._count}"
-        pod = Pod(name=name, number=self._count, of=pods, created=self.now, prefer=prefer)
+        pod = Pod(name=name, number=self._count, of=pods, created=self.now, prefer=pods.prefer)
         pod.back_off = self.settings.first_back_off
         pods.pods[pod.number] = pod
         return pod
 
-    def _create(self, pods: PodSet, prefer: int | None) -> None:
-        pod = self._new(pods, prefer)
+    def _create(self, pods: PodSet) -> None:
+        pod = self._new(pods)
         self._watch(pod)
         self._enqueue(pod)
 
@@ -220,15 +225,16 @@ class Kube:
             self._watch(pod)
 
     def _choose(self, pod: Pod) -> int | None:
-        """Where it fits: the host it prefers, or the emptiest (LeastRequested); of equal ones chance says which."""
+        """Where it fits: the host it prefers most, then the emptiest (LeastRequested); of equal ones chance says."""
         cpu, memory = pod.of.each.cpu, pod.of.each.memory
         if max(self.cpu_free, default=-1) < cpu:
             return None
         fits = [i for i, free in enumerate(self.cpu_free) if free >= cpu and self.memory_free[i] >= memory]
         if not fits:
             return None
-        if pod.prefer in fits:
-            return pod.prefer
+        most = max((pod.prefer.get(i, 0) for i in fits), default=0)
+        if most:
+            fits = [i for i in fits if pod.prefer.get(i, 0) == most]
         marks = [self._emptiness(i, cpu, memory) for i in fits]
         best = max(marks)
         return self._chance.choice([i for i, mark in zip(fits, marks, strict=True) if mark == best])
@@ -264,8 +270,3 @@ class Kube:
         for pod in resting.values():
             wait = max(0.0, (pod.tried or 0.0) - self.now)
             self.after(wait, lambda pod=pod: self._enqueue(pod))  # type: ignore[misc]
-
-
-def _spread(hosts: Mapping[str, int]) -> Iterator[str]:
-    for name, count in sorted(hosts.items()):
-        yield from (name for _ in range(count))

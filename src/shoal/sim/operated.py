@@ -9,7 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from shoal.scheduler.actuation import Standing, TrainerPod, advance, arrive, carry_out, name_victims
+from shoal.scheduler.actuation import (
+    Standing,
+    TrainerPod,
+    advance,
+    arrive,
+    carry_out,
+    most_of,
+    name_victims,
+    preference,
+)
 from shoal.scheduler.decisions import Action, Change, Decisions
 from shoal.scheduler.policies import Policy
 from shoal.scheduler.rows import NOTHING, Host, Job, JobKey, Leaving, Part, Room, ServicePod
@@ -169,7 +178,9 @@ class Operated:
             placed=dict(bound),
             fixed_placed=fixed_placed,
             fixed_pending=tuple(missing),
+            max=most_of(training.standing, training.row.max),
             pending=len(staying) - sum(bound.values()),
+            unbound_since=tuple(sorted(pod.created for pod in staying if pod.host is None)),
             running=running,
             leaving=away,
             resizing=running != target or away > 0 or not ready,
@@ -206,9 +217,10 @@ class Operated:
         match change.action:
             case Action.ADMIT:
                 self._make_fixed(training, change.fixed_hosts)
-                self.kube.scale(training.trainers, change.target, change.hosts)
-            case Action.GROW:
-                self.kube.scale(training.trainers, change.target, change.hosts)
+                self.kube.prefer(training.trainers, preference(change.hosts))
+                self.kube.scale(training.trainers, change.target)
+            case Action.GROW:  # the template of a batch Job is fixed: later trainers prefer the hosts of the first
+                self.kube.scale(training.trainers, change.target)
             case Action.SHRINK:
                 self._let_go(training, change)
                 self.kube.scale(training.trainers, change.target)
@@ -218,7 +230,8 @@ class Operated:
 
     def _make_fixed(self, training: Training, hosts: Mapping[str, Mapping[str, int]]) -> None:
         for role, pods in training.fixed.items():
-            self.kube.scale(pods, training.parts[role].count, hosts.get(role))
+            self.kube.prefer(pods, preference(hosts.get(role, {})))
+            self.kube.scale(pods, training.parts[role].count)
 
     def _let_go(self, training: Training, change: Change) -> None:
         """Victims are told to end before the number is lowered, or the Job controller would choose its own."""

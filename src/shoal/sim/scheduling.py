@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from shoal.scheduler.actuation import Standing, TrainerPod, advance, arrive, carry_out, name_victims
+from shoal.scheduler.actuation import Standing, TrainerPod, advance, arrive, carry_out, most_of, name_victims
 from shoal.scheduler.board import Board
 from shoal.scheduler.decisions import Action, Change, Wait
 from shoal.scheduler.policies import Policy
@@ -116,7 +116,7 @@ class PolicyScheduler:
 
     def _has_decided_for_good(self) -> bool:
         """Rigid policies look at no clock. Others do to say who is next; where all have all they can use, nobody is."""
-        if any(standing.settling for standing in self._standings.values()):
+        if any(standing.settling or standing.held_until for standing in self._standings.values()):
             return False
         return self.is_rigid or all(row.target >= row.max for row in self._rows.values())
 
@@ -175,10 +175,11 @@ class PolicyScheduler:
             self._stand(name, row, arrive(row, None, self._min_v, capacity, now, self._settings))
             return  # it has no Pods yet
         standing = self._standings[name]
-        if changed or standing.settling:
+        if changed or standing.settling or standing.held_until:
             row = _observed(row, job, standing)
             running = Room().plus(job.spec.each, row.running)
-            self._stand(name, row, advance(standing, row, running, capacity, now, self._settings))
+            standing = advance(standing, row, running, capacity, now, self._settings)
+            self._stand(name, replace(row, max=most_of(standing, job.spec.max)), standing)
 
     def _stand(self, name: str, row: Job, standing: Standing) -> None:
         self._standings[name] = standing
@@ -187,7 +188,7 @@ class PolicyScheduler:
 
     def _act(self, change: Change, view: View) -> Act | None:
         name = change.key.name
-        standing = carry_out(self._standings[name], change, view.now, asked=self._rows[name].max)
+        standing = carry_out(self._standings[name], change, view.now, asked=view.jobs[name].spec.max)
         if standing is None:
             return None
         self._stand(name, self._rows[name], standing)
@@ -231,6 +232,7 @@ def _observed(row: Job, job: SimJob, standing: Standing) -> Job:
         row,
         placed={f"host-{host:04d}": count for host, count in sorted(placed.items())},
         pending=max(0, standing.target - sum(placed.values())),
+        unbound_since=tuple(sorted(pod.since for pod in job.staying() if pod.host is None)),
         running=running,
         leaving=leaving,
         resizing=running < standing.target or leaving > 0,

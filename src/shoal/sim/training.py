@@ -63,6 +63,10 @@ class Pace:
     commit: int = 3_000
     drain: int = 10_000
 
+    def step(self, size: int, chance: random.Random) -> int:
+        """What a process computes in one step of a world of so many."""
+        return chance.randrange(1, self.compute)
+
 
 class Group:
     """The connections between the processes of one generation."""
@@ -277,8 +281,9 @@ class Process:
             self.phase = Phase.FINISHED
             self.host.process_finished(self, self.group.world.generation)
         else:
-            generation = self.group.world.generation
-            self._after(self._pace.compute, lambda: self._enter() if self._is_in(generation) else None)
+            world = self.group.world
+            computing = self._pace.step(world.size, self._chance)
+            self._clock.after(computing, self.doing(lambda: self._enter() if self._is_in(world.generation) else None))
 
     def _give_up(self) -> None:
         if self.group is not None:

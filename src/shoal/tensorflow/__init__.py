@@ -12,14 +12,15 @@
 
     elastic.run(model, load, batch_size=256, size=len(records), shard_size=10_000)
 
-The layers, from the user inwards: `loop` (`run`), `member` (a worker, and what it does when the servers change) with
-the `coordinator` that tells it; `generation` (graph and session of one version of the cluster), `graphs`
+The layers, from the user inwards: `process` (`run`, and what a process is by its role), `loop` (training) and
+`evaluator`; `member` (a worker, and what it does when the servers change) with the `coordinator` that tells it;
+`generation` (graph and session of one version of the cluster), `graphs`
 (which variable lies where), `transfer` and `checkpoints` (state from one version to the next); `sessions` and `servers`
 (how TensorFlow is had so that servers come and go without a restart).
 """
 
 from shoal.tensorflow.generation import Step
 from shoal.tensorflow.graphs import Model
-from shoal.tensorflow.loop import run
+from shoal.tensorflow.process import run
 
 __all__ = ["Model", "Step", "run"]

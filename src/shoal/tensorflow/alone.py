@@ -30,7 +30,7 @@ class Alone:
     def say(self, word: FromTrainer) -> None:
         match word:
             case ModelNamed(partitions=partitions):
-                self._words.put(PreparePS(cluster=self._cluster(partitions), chief=self.node))
+                self._words.put(PreparePS(cluster=own_cluster(self._address, partitions), chief=self.node))
             case PreparedPS(version=version):
                 self._words.put(Move(version=version, attempt=1, transfer=Fresh()))
             case Moved(version=version):
@@ -49,11 +49,13 @@ class Alone:
             raise BadInput(f"training cannot begin: {word.reason}")
         return word
 
-    def _cluster(self, partitions: tuple[Partition, ...]) -> PSCluster:
-        return PSCluster(
-            version=1,
-            servers=(PSServer(rank=0, node=NodeId("ps-0"), address=self._address),),
-            partitions=partitions,
-            placement=(0,) * len(partitions),
-            source=Fresh(),
-        )
+
+def own_cluster(address: str, partitions: tuple[Partition, ...]) -> PSCluster:
+    """A cluster of one server, which is the process itself."""
+    return PSCluster(
+        version=1,
+        servers=(PSServer(rank=0, node=NodeId("ps-0"), address=address),),
+        partitions=partitions,
+        placement=(0,) * len(partitions),
+        source=Fresh(),
+    )

@@ -16,7 +16,7 @@ import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from shoal.tensorflow.generation import Generation, why
 FORMAT = 1
 MANIFEST = "manifest.json"
 _PREFIX = "variables"
+_NAME = re.compile(r"ckpt-(\d+)(?!\d)")
+_MOVE = re.compile(r"move-\d")
 _UNDER_WAY = re.compile(r".+\.[0-9a-f]{8}\.tmp")
 
 
@@ -104,10 +106,10 @@ def save(
 def _have_written(generation: Generation, folder: Path) -> int:
     """The servers write their variables into this folder. The step they are of."""
     folder.mkdir(parents=True)
-    saver = generation.built.saver.saver_def
+    saving = generation.built.saving
     try:
         step = int(generation.session.run(generation.built.train["step"]))
-        generation.session.run(saver.save_tensor_name, {saver.filename_tensor_name: str(folder / _PREFIX)})
+        generation.session.run(saving.save, {saving.path: str(folder / _PREFIX)})
     except tf.errors.OpError as exc:
         raise CheckpointFailed(
             f"checkpoint directory {folder.parent}: a parameter server cannot write there: {why(exc)}"
@@ -130,12 +132,49 @@ def _describe(folder: Path, **known: Any) -> Manifest:
     return msgspec.structs.replace(manifest, checksum=_checksum(manifest))
 
 
-def prune(directory: str, *, keep: int) -> None:
-    """Leave the newest `keep` checkpoints that are good, and whatever is not ours to judge."""
-    good = sorted(scan(directory, damaged=lambda _: None), key=lambda found: found.manifest.saved_at, reverse=True)
-    for found in good[keep:]:
-        (found.path / MANIFEST).unlink(missing_ok=True)  # first: without it the rest is nothing
-        shutil.rmtree(found.path, ignore_errors=True)
+def prune(saved: str, *, keep: int, needed: Collection[str] = ()) -> None:
+    """Leave the newest `keep` checkpoints that are good, `saved` and those that are `needed` in any case, and whatever
+    is not ours to judge. Raises `CheckpointFailed`; what could be deleted is deleted then.
+
+    Which is newer is told by the number in its name, which only grows: clocks differ, and jump."""
+    folder, kept = Path(saved).parent, {Path(path).name for path in (saved, *needed)}
+    try:
+        numbers = {found.path: _number(found.path) for found in scan(str(folder), damaged=lambda _: None)}
+    except OSError as exc:
+        raise CheckpointFailed(f"checkpoint directory {folder}: old ones cannot be found: {reason(exc)}") from exc
+    ours = sorted((number, path) for path, number in numbers.items() if number is not None)
+    kept |= {path.name for _, path in ours[-keep:]}
+    old = [path for _, path in ours if path.name not in kept]
+    left = [path for path in numbers if _MOVE.match(path.name)]  # by a chief that died; none moves while one saves
+    _delete_all([*old, *left])
+
+
+def _delete_all(paths: Sequence[Path]) -> None:
+    failed = []
+    for path in paths:
+        try:
+            delete(path)
+        except CheckpointFailed as exc:
+            failed.append(exc)
+    if failed:
+        raise failed[0]
+
+
+def delete(path: Path) -> None:
+    """Raises `CheckpointFailed` when it is still there."""
+    try:
+        (path / MANIFEST).unlink(missing_ok=True)  # first: without it the rest is nothing
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        raise CheckpointFailed(f"checkpoint {path} is old and cannot be deleted: {reason(exc)}") from exc
+
+
+def _number(path: Path) -> int | None:
+    """Of the barrier at which it was made; None: it is not one of the regular ones."""
+    found = _NAME.match(path.name)
+    return None if found is None else int(found[1])
 
 
 # Reading -----------------------------------------------------------------------------------------------------
@@ -196,11 +235,9 @@ def restore(generation: Generation, path: str) -> Manifest:
             f"checkpoint {path} was trained with parts={manifest.parts}, this model has parts={parts}: "
             f"the number is a model's for life, say parts={manifest.parts}"
         )
-    saver = generation.built.saver.saver_def
+    saving = generation.built.saving
     try:
-        generation.session.run(
-            saver.restore_op_name, {saver.filename_tensor_name: str(Path(path).absolute() / _PREFIX)}
-        )
+        generation.session.run(saving.restore, {saving.path: str(Path(path).absolute() / _PREFIX)})
     except tf.errors.OpError as exc:
         raise CheckpointFailed(f"checkpoint {path} cannot be restored: {why(exc)}") from exc
     return manifest

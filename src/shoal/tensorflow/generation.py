@@ -14,7 +14,8 @@ import tensorflow.compat.v1 as tf
 
 from shoal.core.errors import ShoalError
 from shoal.core.ps.cluster import PSCluster
-from shoal.tensorflow.graphs import REHEARSAL, Built, Layout, ModelFunction, build
+from shoal.tensorflow.graphs import REHEARSAL, Blueprint
+from shoal.tensorflow.placing import Built, build
 from shoal.tensorflow.servers import Server
 from shoal.tensorflow.sessions import addresses_of, close_behind, open_session
 
@@ -61,18 +62,10 @@ class Step:
 
 
 class Generation:
-    def __init__(
-        self,
-        server: Server,
-        worker: int | None,
-        function: ModelFunction,
-        signature: Any,
-        *,
-        layout: Layout,
-        cluster: PSCluster,
-    ) -> None:
-        self.cluster, self.layout = cluster, layout
-        self.built: Built = build(function, signature, layout=layout, cluster=cluster, worker=worker)
+    def __init__(self, server: Server, worker: int | None, blueprint: Blueprint, cluster: PSCluster) -> None:
+        self.blueprint = blueprint  # the functions of Python's that the graph calls live no longer than it
+        self.cluster, self.layout = cluster, blueprint.layout
+        self.built: Built = build(blueprint, cluster=cluster, worker=worker)
         self._server, self._worker = server, worker
         self.session = self._open()
 
@@ -101,6 +94,12 @@ class Generation:
             raise  # the model's own: a bad index, a NaN that it checks for
         metrics = {name: float(value) for name, value in done["metrics"].items()}
         return Step(step=int(done["step"]), loss=float(done["loss"]), metrics=metrics)
+
+    def score(self, batch: Any) -> dict[str, float]:
+        """Loss and metrics of a batch, without a step."""
+        wanted = {"loss": self.built.train["loss"], **self.built.train["metrics"]}
+        found = self.session.run(wanted, self.built.feed(batch))
+        return {name: float(value) for name, value in found.items()}
 
     def initialize(self) -> None:
         """Give every variable its first value. Raises `ServersLost`."""

@@ -1,9 +1,13 @@
-"""The user's model as a TensorFlow graph for one version of the cluster.
+"""The user's model as a TensorFlow graph, drawn once: before it is known which servers there will be.
 
-The model function is called once for each version, in a graph of its own, and makes its variables with
-`tf.compat.v1.get_variable`. Where a variable lives is not its business: large ones are cut into parts
-(`core.ps.parts`), and the version says which server has which. `minimize` is called here and not by the model, for
-TensorFlow names the optimizer's variables wrongly when a variable scope is open.
+The model function is called once in the life of a process, and makes its variables with `tf.compat.v1.get_variable`.
+Where a variable lives is not its business: large ones are cut into parts (`core.ps.parts`), and the version says which
+server has which. So each variable has a server of its own in the blueprint, and a version's graph is a copy of it in
+which those have become the servers that there are (`placing`). Copying takes a fraction of the time that the function
+takes, and when a server is lost everybody waits for it.
+
+`minimize` is called here and not by the model, for TensorFlow names the optimizer's variables wrongly when a variable
+scope is open.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,11 +17,14 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from shoal.core.errors import BadInput
-from shoal.core.ps.cluster import Partition, PSCluster
+from shoal.core.ps.cluster import Partition
 from shoal.core.ps.parts import grouped, parts_of
-from shoal.tensorflow.sessions import PS_JOB, container_of, ps_device, tasks_of, worker_device
 
 REHEARSAL = "shoal: only a rehearsal of this step"
+PARTITION_JOB = "partition"
+OWN_JOB = "own"
+BLANK = "shoal-blank"
+"""The container of a blueprint's variables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,10 @@ class Variable:
     dtype: Any
     partition: str
     """The name of the variable that it stays with; often itself."""
+    key: str
+    """What the whole variable is called in a checkpoint."""
+    slice: str
+    """Which part of that it is; empty: all of it."""
 
     @property
     def nbytes(self) -> int:
@@ -66,24 +77,23 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A graph and what is needed of it. All variables are in the container of its version."""
+class Blueprint:
+    """A model's graph without servers, and the names of what is needed of it. Nobody changes it."""
 
+    layout: Layout
     graph: Any
+    """Kept for what its definition only refers to: functions of Python's that the model calls."""
+    definition: Any
+    """All variables are in the container `BLANK`; devices are `PARTITION_JOB` and `OWN_JOB`."""
+    partitions: tuple[str, ...]
+    """The name of the partition that each task of `PARTITION_JOB` stands for."""
     inputs: Any
-    real: Any
-    """Fed with False, a step fails before it writes anything."""
+    real: str
     train: Any
-    """Fetched in every step: the update, the loss, the global step, the metrics."""
-    initialize: Any
-    missing: Any
-    """The names of variables that have no value."""
-    saver: Any
-
-    def feed(self, batch: Any, *, real: bool = True) -> dict[Any, Any]:
-        """Always the same keys: with others TensorFlow makes another graph of it, and a rehearsal is for nothing."""
-        tf.nest.assert_same_structure(self.inputs, batch)
-        return {self.real: real, **dict(zip(tf.nest.flatten(self.inputs), tf.nest.flatten(batch), strict=True))}
+    initialize: str
+    missing: str
+    fingerprints: tuple[str, ...]
+    """In the order of the layout's variables."""
 
 
 def signature_of(batch: Any) -> Any:
@@ -91,57 +101,62 @@ def signature_of(batch: Any) -> Any:
     return tf.nest.map_structure(lambda array: tf.TensorSpec([None, *array.shape[1:]], array.dtype), batch)
 
 
-def lay_out(function: ModelFunction, signature: Any, *, parts: int) -> Layout:
-    """Build the model once to see what there is to place. Raises `BadInput` for one that cannot be trained like this.
+def draw(function: ModelFunction, signature: Any, *, parts: int) -> Blueprint:
+    """Call the model function. Raises `BadInput` for a model that cannot be trained like this.
 
-    Each variable gets a server of its own here. TensorFlow keeps some beside others by itself, so which one a variable
-    stays with is read from the device that it got in the end.
+    TensorFlow keeps some variables beside others by itself, so which one a variable stays with is read from the device
+    that it got in the end.
     """
     numbers: dict[str, int] = {}
     graph = tf.Graph()
-    with graph.as_default():
-        number = lambda name: numbers.setdefault(name, len(numbers))  # noqa: E731
-        _make(function, signature, parts, _devices(number, worker_device(0)))
-        names = list(numbers)
-        variables = [_described(variable, names) for variable in tf.global_variables()]
-    variables.sort(key=lambda variable: variable.name)
-    leaders = {variable.name: variable.partition for variable in variables}
-    partitions = grouped(leaders, {variable.name: variable.nbytes for variable in variables})
-    return Layout(variables=tuple(variables), partitions=partitions, parts=parts)
-
-
-def build(function: ModelFunction, signature: Any, *, layout: Layout, cluster: PSCluster, worker: int | None) -> Built:
-    """The model's graph for one version of the cluster.
-
-    `worker` is this worker's number; None: the process is its own and only parameter server. Raises `BadInput` when
-    the model function does not make the same variables as it did before, or the cluster is one for another model.
-    """
-    if cluster.partitions != layout.partitions:
-        raise BadInput(f"version {cluster.version} of the cluster is for another model than this script's")
-    homes = tasks_of(cluster)
-    known = {variable.name: variable.partition for variable in layout.variables}
-
-    def task_of(name: str) -> int:
-        if name not in known:
-            raise BadInput(f"the model function made variable {name}, which it did not make when it was called before")
-        return homes[known[name]]
-
-    own = ps_device(cluster.servers[0].task) if worker is None else worker_device(worker)
-    graph = tf.Graph()
-    with graph.as_default(), graph.container(container_of(cluster.version)):
-        devices = _devices(task_of, own)
-        inputs, real, train = _make(function, signature, layout.parts, devices)
+    with graph.as_default(), graph.container(BLANK):
+        devices = _devices(lambda name: numbers.setdefault(name, len(numbers)))
+        inputs, real, train = _make(function, signature, parts, devices)
         with tf.device(devices):
             initialize = tf.global_variables_initializer()
             missing = tf.report_uninitialized_variables(tf.global_variables())
-            saver = tf.train.Saver(sharded=True, max_to_keep=0)
-        made = {variable.op.name for variable in tf.global_variables()}
-    if gone := sorted(known.keys() - made):
-        raise BadInput(f"the model function did not make variable {gone[0]}, which it made when it was called before")
+            missing.mark_used()  # perhaps not: it is for a server that was out of reach
+        names = list(numbers)
+        made = [(_described(variable, names), variable) for variable in tf.global_variables()]
+        made.sort(key=lambda pair: pair[0].name)
+        variables = [described for described, _ in made]
+        fingerprints = [fingerprint_of(variable.read_value(), variable.op.device) for _, variable in made]
     graph.finalize()
-    return Built(
-        graph=graph, inputs=inputs, real=real, train=train, initialize=initialize, missing=missing, saver=saver
+    leaders = {variable.name: variable.partition for variable in variables}
+    if stray := sorted(numbers.keys() - leaders.keys()):
+        raise BadInput(
+            f"variable {stray[0]} is not a global one (tf.metrics makes such), so it would be neither initialised nor "
+            "moved; give Model(metrics=) plain tensors"
+        )
+    if own := graph.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS):
+        raise BadInput(
+            f"{own[0].name} keeps state of its own (tables do: tf.lookup.experimental.MutableHashTable), which would "
+            "be neither moved nor in a checkpoint; keep what is learnt in variables (tf.get_variable), or give the "
+            "table checkpoint=False if it may be empty again after each change of the servers"
+        )
+    partitions = grouped(leaders, {variable.name: variable.nbytes for variable in variables})
+    return Blueprint(
+        layout=Layout(variables=tuple(variables), partitions=partitions, parts=parts),
+        graph=graph,
+        definition=graph.as_graph_def(),
+        partitions=tuple(leaders[name] for name in names),
+        inputs=_names(graph, inputs),
+        real=real.name,
+        train=_names(graph, train),
+        initialize=initialize.name,
+        missing=missing.name,
+        fingerprints=tuple(each.name for each in fingerprints),
     )
+
+
+def fingerprint_of(value: Any, device: str) -> Any:
+    """64 bits of a value, taken on that device."""
+    with tf.device(device):
+        return tf.raw_ops.Fingerprint(data=tf.reshape(value, [1, -1]), method=b"farmhash64")
+
+
+def _names(graph: Any, wanted: Any) -> Any:
+    return tf.nest.map_structure(lambda each: graph.as_graph_element(each).name, wanted)
 
 
 def _make(function: ModelFunction, signature: Any, parts: int, devices: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -169,14 +184,14 @@ def _cut(shape: Any, dtype: Any, parts: int) -> list[int]:
     return [parts_of(lengths, dtype.size, parts), *([1] * (len(lengths) - 1))]
 
 
-def _devices(task_of: Callable[[str], int], own: str) -> Any:
-    """A device function: variables go to a task by their name, everything else to the worker."""
+def _devices(number: Callable[[str], int]) -> Any:
+    """A device function: each variable has a task of its own by its name, everything else is the worker's."""
     return tf.train.replica_device_setter(
         ps_tasks=1,
-        ps_device=f"/job:{PS_JOB}",
-        worker_device=own,
+        ps_device=f"/job:{PARTITION_JOB}",
+        worker_device=f"/job:{OWN_JOB}/task:0",
         ps_ops=["VarHandleOp"],
-        ps_strategy=lambda op: task_of(op.name),
+        ps_strategy=lambda op: number(op.name),
     )
 
 
@@ -189,9 +204,22 @@ def _described(variable: Any, names: Sequence[str]) -> Variable:
         )
     if not shape.is_fully_defined():
         raise BadInput(f"variable {name} has no fixed shape ({shape}), so it cannot be moved")
+    key, rows = _saved_as(variable)
     return Variable(
         name=name,
         shape=tuple(shape.as_list()),
         dtype=variable.dtype.base_dtype,
         partition=names[int(tf.DeviceSpec.from_string(variable.op.device).task)],
+        key=key,
+        slice=rows,
     )
+
+
+def _saved_as(variable: Any) -> tuple[str, str]:
+    """The name of the whole variable, and which slice of it this is, in the words of TensorFlow's checkpoints."""
+    of = variable.to_proto().save_slice_info_def
+    if not of.full_name:
+        return variable.op.name, ""
+    whole = " ".join(str(length) for length in of.full_shape)
+    part = ":".join(f"{offset},{length}" for offset, length in zip(of.var_offset, of.var_shape, strict=True))
+    return of.full_name, f"{whole} {part}"

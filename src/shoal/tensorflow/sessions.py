@@ -9,13 +9,13 @@ Closing a session may take forever when one of its servers is dead, so nobody wa
 """
 
 import logging
-import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
 from shoal.core.ps.cluster import PSCluster
+from shoal.tensorflow.behind import behind
 from shoal.tensorflow.servers import Server, session_config
 
 PS_JOB = "ps"
@@ -57,7 +57,7 @@ def open_session(server: Server, worker: int | None, servers: Mapping[int, str],
 
 def close_behind(session: Any) -> None:
     """Close it without waiting: with a dead server in it that may never end."""
-    threading.Thread(target=_close, args=(session,), name="shoal-close", daemon=True).start()
+    behind(_close, session, name="shoal-close")
 
 
 def _close(session: Any) -> None:
@@ -70,8 +70,7 @@ def _close(session: Any) -> None:
 def free(addresses: Collection[str], generation: int) -> None:
     """Give back the memory that a generation's variables have on these servers. Does not wait: they may be dead."""
     for address in addresses:
-        name = f"shoal-free-{address}"
-        threading.Thread(target=_reset, args=(address, generation), name=name, daemon=True).start()
+        behind(_reset, address, generation, name=f"shoal-free-{address}")
 
 
 def _reset(address: str, generation: int) -> None:

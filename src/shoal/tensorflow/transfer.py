@@ -18,8 +18,8 @@ import tensorflow.compat.v1 as tf
 
 from shoal.core.errors import ShoalError
 from shoal.core.ps.cluster import PSCluster
-from shoal.tensorflow.generation import why
-from shoal.tensorflow.graphs import Variable
+from shoal.tensorflow.generation import Generation, why
+from shoal.tensorflow.graphs import Variable, fingerprint_of
 from shoal.tensorflow.servers import Server
 from shoal.tensorflow.sessions import addresses_of, close_behind, container_of, open_session, ps_device, tasks_of
 
@@ -31,10 +31,13 @@ class TransferFailed(ShoalError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
     checksum: str
+    """As it arrived."""
     nbytes: int
     """Of everything."""
     moved_nbytes: int
     """Of what changed its server."""
+    left: str | None = None
+    """The checksum of what it was copied from, taken there; None: it was not copied."""
 
 
 class Copier:
@@ -64,6 +67,7 @@ class Copier:
             if bytes(before) != bytes(after):
                 raise TransferFailed(f"variable {variable.name} arrived as something else than it left")
         return Copied(
+            left=checksum(self._variables, left),
             checksum=checksum(self._variables, arrived),
             nbytes=sum(variable.nbytes for variable in self._variables),
             moved_nbytes=sum(variable.nbytes for variable in self._moving),
@@ -82,20 +86,13 @@ def checksum(variables: Sequence[Variable], fingerprints: Sequence[Any]) -> str:
     return total.hexdigest()
 
 
-def fingerprint(server: Server, worker: int | None, variables: Sequence[Variable], cluster: PSCluster) -> Copied:
+def fingerprint(generation: Generation) -> Copied:
     """The checksum of a version that was filled in some other way. Raises `TransferFailed`."""
-    homes = tasks_of(cluster)
-    graph = tf.Graph()
-    with graph.as_default():
-        devices = [ps_device(homes[v.partition]) for v in variables]
-        made = [_fingerprint(_read(v, cluster.version, at), at) for v, at in zip(variables, devices, strict=True)]
-    session = open_session(server, worker, addresses_of(cluster), graph)
+    variables = generation.layout.variables
     try:
-        found = session.run(made)
+        found = generation.session.run(generation.built.fingerprints)
     except tf.errors.OpError as exc:
         raise TransferFailed(f"a parameter server failed while its variables were checked: {why(exc)}") from exc
-    finally:
-        close_behind(session)
     nbytes = sum(variable.nbytes for variable in variables)
     return Copied(checksum=checksum(variables, found), nbytes=nbytes, moved_nbytes=0)
 
@@ -124,10 +121,10 @@ def _copy(variable: Variable, source: tuple[int, int], target: tuple[int, int]) 
         assigned = tf.raw_ops.AssignVariableOp(resource=_handle(variable, new), value=value)
     if here == there:  # the same memory: nothing was sent that could be damaged on the way
         with tf.control_dependencies([assigned]):
-            return (fingerprint := _fingerprint(value, here)), fingerprint
+            return (fingerprint := fingerprint_of(value, here)), fingerprint
     with tf.control_dependencies([assigned]):
         arrived = _read(variable, new, there)
-    return _fingerprint(value, here), _fingerprint(arrived, there)
+    return fingerprint_of(value, here), fingerprint_of(arrived, there)
 
 
 def _handle(variable: Variable, version: int) -> Any:
@@ -139,8 +136,3 @@ def _handle(variable: Variable, version: int) -> Any:
 def _read(variable: Variable, version: int, device: str) -> Any:
     with tf.device(device):
         return tf.raw_ops.ReadVariableOp(resource=_handle(variable, version), dtype=variable.dtype)
-
-
-def _fingerprint(value: Any, device: str) -> Any:
-    with tf.device(device):
-        return tf.raw_ops.Fingerprint(data=tf.reshape(value, [1, -1]), method=b"farmhash64")

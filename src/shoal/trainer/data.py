@@ -294,14 +294,17 @@ class Data:
 
     def forget(self) -> None:
         """Somebody else has put the ledger back to where the model is now: all shards that this process holds are from
-        before that. They are void, and others are asked for."""
+        before that. They are void, and others are asked for.
+
+        They are named once more, as far as was reported: the ledger refuses what it has taken back, and so the agent
+        learns that they are void, too."""
         with self._changed:
+            void = {name: _held(queue) for name, queue in self._queues.items() if queue.prefetch}
             self._drop_all()
-            wanted = [name for name, queue in self._queues.items() if queue.prefetch]
-            for name in wanted:
+            for name in void:
                 self._queues[name].ended = False
-        for name in wanted:
-            self._say(name)
+        for name, held in void.items():
+            self._say(name, progress=held)
 
     def _ask_ledger(self, question: LedgerWanted | LedgerPut) -> LedgerMark:
         with self._asking:
@@ -358,6 +361,12 @@ class Data:
                 want=queue.prefetch + max(0, len(queue.open) - 1),
             )
         self._send(word)
+
+
+def _held(queue: _Queue) -> tuple[Progress, ...]:
+    """All that a process holds of a dataset, as far as it has said."""
+    begun = [Progress(attempt, shard.reported) for attempt, shard in queue.open.items() if not shard.is_lost]
+    return (*begun, *(Progress(lease.attempt, lease.done) for lease in queue.leases))
 
 
 def packed(mark: Checkpoint) -> bytes:

@@ -8,6 +8,7 @@ Generations only grow: a flag holds the latest generation it was said for, and o
 import threading
 import time
 
+from shoal.core.ps.words import Word
 from shoal.core.world import World
 from shoal.wire.local import (
     Attached,
@@ -73,6 +74,8 @@ class Inbox:
                     self.answer = message
                 case ShardsGiven() | DatasetUnusable() | LedgerMark():
                     pass  # the data's business: the session has passed them on
+                case Word():
+                    pass  # about parameter servers: the session has passed it on
                 case Attached() | Refuse():
                     pass  # answers to the handshake; the link has dealt with them
             self.changed.notify_all()

@@ -19,7 +19,7 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
@@ -44,15 +44,18 @@ def join(environ: Mapping[str, str] | None = None, *, independent: bool = True) 
     `independent` False: the workers speak to each other in ways of their own (plain `torch.distributed`, say), so all
     of them are to be restarted when one is lost.
     """
-    return Job(os.environ if environ is None else environ, independent=independent)
+    return Job(os.environ if environ is None else environ, inbox=_Follower() if independent else Inbox())
 
 
 class Job:
-    def __init__(self, environ: Mapping[str, str], *, independent: bool) -> None:
+    """`inbox` says how it takes part in worlds: a bare one does not. `progress` is what it tells of itself."""
+
+    def __init__(
+        self, environ: Mapping[str, str], *, inbox: Inbox, progress: Callable[[], Report | None] | None = None
+    ) -> None:
         self._environ = environ
-        inbox = _Follower() if independent else Inbox()
-        with self._final():
-            self._session = Session.from_environment(environ, inbox=inbox, progress=self._report)
+        with self.final():
+            self._session = Session.from_environment(environ, inbox=inbox, progress=progress or self._report)
         self._data = Alone().data if self._session is None else self._session.data
         self._inbox = inbox
         if self._session is None:
@@ -65,6 +68,11 @@ class Job:
     @property
     def data(self) -> Data:
         return self._data
+
+    @property
+    def session(self) -> Session | None:
+        """The tie to the agent; None: it trains alone."""
+        return self._session
 
     def dataset(
         self,
@@ -83,7 +91,7 @@ class Job:
         max_attempts: int = 3,
     ) -> "Dataset":
         """Name a dataset that this job trains on, or evaluates with. All workers say the same."""
-        with self._final():
+        with self.final():
             self._data.register(
                 dataset_spec(
                     name,
@@ -107,12 +115,12 @@ class Job:
 
         Any process may say so, in any order and again: only the furthest word counts.
         """
-        with self._final():
+        with self.final():
             self._data.grow(name, partition, upto)
 
     def close(self, name: str, partition: int, at: int) -> None:
         """A stream's partition ends at this offset (not included). When all are closed and trained, loops end."""
-        with self._final():
+        with self.final():
             self._data.end(name, partition, at)
 
     def shards(self, name: str, *, epoch: int | None = None, prefetch: int = PREFETCH) -> Iterator[Shard]:
@@ -120,7 +128,7 @@ class Job:
 
         `epoch`: only those of one epoch; for an evaluation dataset, its rounds 0, 1, 2, …
         """
-        with self._final():
+        with self.final():
             yield from self._data.shards(name, epoch=epoch, prefetch=prefetch)
 
     def checkpoint(self) -> bytes:
@@ -129,11 +137,11 @@ class Job:
 
     def restore(self, saved: bytes) -> None:
         """Go on where the data stood when `checkpoint` gave this; call it when the model was restored."""
-        with self._final():
+        with self.final():
             self._data.restore(saved)
 
     @contextmanager
-    def _final(self) -> Iterator[None]:
+    def final(self) -> Iterator[None]:
         """What is wrong with the user's words is wrong again after a restart: say so, and end for good."""
         try:
             yield

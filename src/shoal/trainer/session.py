@@ -14,9 +14,12 @@ import msgspec
 
 from shoal.core.errors import Disconnected
 from shoal.core.nodes import NodeId, Trained
+from shoal.core.ps.words import FromNode, ToNode
 from shoal.core.world import World
 from shoal.trainer.data import Data
 from shoal.trainer.inbox import Inbox, WorldChanged
+from shoal.trainer.servers import Voice
+from shoal.trainer.spare import wait_until_needed
 from shoal.wire.local import (
     SOCKET_VARIABLE,
     Attached,
@@ -56,6 +59,7 @@ class Session:
         self._released = False
         self._asking = threading.Lock()
         self.data = Data(self._say)
+        self.servers = Voice(self._say)
         self._link = LocalLink(
             path, local_rank=local_rank, handle=self._received, report=self._report, closed=self._agent_gone
         )
@@ -64,7 +68,9 @@ class Session:
     def from_environment(
         cls, environ: Mapping[str, str], *, inbox: Inbox, progress: Callable[[], Report | None]
     ) -> "Session | None":
-        """The session that an agent's environment asks for; None: this process trains alone."""
+        """The session that an agent's environment asks for; None: this process trains alone. A process that was started
+        before it is needed waits here."""
+        wait_until_needed(environ)
         path = environ.get(SOCKET_VARIABLE)
         if not path:
             return None
@@ -129,6 +135,10 @@ class Session:
         assert isinstance(answer, Checkpoints)
         return answer
 
+    def heard(self) -> None:
+        """Return when the agent has heard all that was said: what it has not read when the process ends is lost."""
+        self.checkpoints()  # any question would do: answers come in order
+
     def _ask(self, question: SlotWanted | SlotsWanted | CheckpointsWanted) -> CheckpointAnswer:
         """The agent's answer. If the agent dies first, so does this process."""
         inbox = self.inbox
@@ -164,7 +174,7 @@ class Session:
                 raise WorldChanged(inbox.reason)
             self._released = True
 
-    def _say(self, word: DataWord) -> None:
+    def _say(self, word: DataWord | FromNode) -> None:
         self._link.send(word)
 
     # In the link's thread --------------------------------------------------------------------------------
@@ -172,6 +182,8 @@ class Session:
     def _received(self, message: FromAgentLocal) -> None:
         if isinstance(message, DataAnswer):
             self.data.received(message)
+        elif isinstance(message, ToNode):
+            self.servers.received(message)
         else:
             self.inbox.receive(message)
 

@@ -13,12 +13,16 @@ Checkpoints, at any time: `SlotWanted` is answered by `SlotGiven` or `SlotRefuse
 
 Data, at any time: `DatasetNamed`, `ShardsSaid`, `StreamSaid` and `WorldStands`; the agent sends `ShardsGiven` whenever
 there is something to give, or `DatasetUnusable`. `LedgerWanted` and `LedgerPut` are answered by `LedgerMark`.
+
+Parameter servers: the words of `shoal.core.ps.words`, which the agent passes on as they are.
 """
 
+import math
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -27,6 +31,7 @@ from shoal.core.errors import Disconnected, ProtocolError, Refused
 from shoal.core.ledger import Checkpoint, DatasetSpec, DynamicCheckpoint, Lease
 from shoal.core.ledger import Progress as ShardProgress
 from shoal.core.nodes import Trained
+from shoal.core.ps.words import FromNode, ToNode
 from shoal.core.rounds import Extent
 from shoal.wire.codec import Decoder, encode
 from shoal.wire.messages import (
@@ -42,9 +47,21 @@ from shoal.wire.messages import (
     StorePush,
 )
 
-LOCAL_PROTOCOL = 2
+LOCAL_PROTOCOL = 3
 """Grows as `PROTOCOL` does."""
 SOCKET_VARIABLE = "SHOAL_AGENT_SOCKET"
+ROLE_VARIABLE = "SHOAL_ROLE"
+SPARE_VARIABLE = "SHOAL_SPARE_PIPE"
+"""In a process that was started before it is needed: the pipe at which it waits."""
+CHECKPOINT_DIR_VARIABLE = "SHOAL_CHECKPOINT_DIR"
+CHECKPOINT_SECONDS_VARIABLE = "SHOAL_CHECKPOINT_SECONDS"
+CHECKPOINT_FUZZY_VARIABLE = "SHOAL_CHECKPOINT_FUZZY"
+"""1, or not there."""
+CHECKPOINT_KEEP_VARIABLE = "SHOAL_CHECKPOINT_KEEP"
+
+SERVING = "serving"
+"""What a parameter server is `busy` with: it has nothing else to tell, and tells that all the time. `collectives`
+counts how often it has."""
 
 HEADER = struct.Struct("!I")
 
@@ -206,6 +223,7 @@ FromProcess = (
     | WorldStands
     | LedgerWanted
     | LedgerPut
+    | FromNode
 )
 
 
@@ -310,6 +328,7 @@ FromAgentLocal = (
     | ShardsGiven
     | DatasetUnusable
     | LedgerMark
+    | ToNode
 )
 
 process_decoder: Decoder[FromProcess] = Decoder(FromProcess, limit=MAX_MESSAGE)
@@ -345,6 +364,7 @@ class LocalLink:
         self._closed = closed
         self._send_lock = threading.Lock()
         self._buffer = bytearray()
+        self._report_due = math.inf
         self._closing = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -359,6 +379,8 @@ class LocalLink:
         if not isinstance(first, Attached):
             raise ProtocolError(f"agent at {path}: wanted Attached, got {type(first).__name__}")
         self.attached = first
+        self._report_seconds = report_seconds
+        self._report_due = time.monotonic() + report_seconds
         self._socket.settimeout(report_seconds)
         self._thread = threading.Thread(target=self._run, name="shoal-link", daemon=True)
         self._thread.start()
@@ -414,11 +436,14 @@ class LocalLink:
             if not data:
                 raise Disconnected("the agent closed its socket")
             self._buffer += data
+            if time.monotonic() >= self._report_due:
+                self._send_report()  # the agent may say so much that no silence is long enough
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
         return taken
 
     def _send_report(self) -> None:
+        self._report_due = time.monotonic() + self._report_seconds
         report = self._report()
         if report is not None:
             self.send(report)

@@ -11,11 +11,12 @@ import msgspec
 
 from shoal.core.ledger import MAX_TERM, Wake
 from shoal.core.nodes import NodeSeen, ProcessSeen
+from shoal.core.ps.words import FromNode, ToNode
 from shoal.core.rounds import Round, RoundAnswer
 from shoal.core.saving import CheckpointSpec
 from shoal.core.world import World
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Grows when a message changes in a way that an older peer would misread, or not read at all: it takes no field that it
 does not know."""
 
@@ -45,7 +46,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 # From the agent ------------------------------------------------------------------------------------------
 
 
-class Hello(Message, frozen=True, kw_only=True):
+class Hello(Message, frozen=True, kw_only=True, omit_defaults=True):
     """The first message of a connection. `node` None: a node that joins by itself and wants a name."""
 
     protocol: int
@@ -65,6 +66,8 @@ class Hello(Message, frozen=True, kw_only=True):
     sdk: bool = False
     term: Term = 0
     """The highest term of a master it has spoken to; a master with a lower one has been superseded."""
+    role: str = ""
+    """Of one that wants a name: `ps`; empty: it is a worker."""
 
 
 class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,10 +183,23 @@ class Left(Message, frozen=True, kw_only=True):
     incarnation: int
 
 
+class Going(Message, frozen=True, kw_only=True):
+    """A parameter server that joined by itself was told to end, and stays until it is told to leave."""
+
+    incarnation: int
+
+
 class DataRound(Message, frozen=True, kw_only=True):
     """All that the node's processes have to say about their data; answered by `DataAnswers`."""
 
     round: Round
+
+
+class PSSaid(Message, frozen=True, kw_only=True):
+    """A process of this node says something about parameter servers."""
+
+    incarnation: int
+    word: FromNode
 
 
 FromAgent = (
@@ -199,7 +215,9 @@ FromAgent = (
     | Exited
     | Succeeded
     | Left
+    | Going
     | DataRound
+    | PSSaid
 )
 
 
@@ -301,11 +319,13 @@ class Leave(Message, frozen=True, kw_only=True):
     grace_seconds: float
 
 
-class Stop(Message, frozen=True, kw_only=True):
+class Stop(Message, frozen=True, kw_only=True, omit_defaults=True):
     """The job is over: stop the processes within the grace period and end."""
 
     reason: str
     grace_seconds: float
+    has_failed: bool = False
+    """The job has: whoever started a node that joined by itself learns it from how that ends."""
 
 
 class DataAnswers(Message, frozen=True, kw_only=True):
@@ -330,6 +350,12 @@ class DataWakes(Message, frozen=True, kw_only=True):
     wakes: tuple[Wake, ...]
 
 
+class PSTold(Message, frozen=True, kw_only=True):
+    """To the processes of this node that have spoken about parameter servers."""
+
+    word: ToNode
+
+
 FromMaster = (
     Welcome
     | Refuse
@@ -347,4 +373,5 @@ FromMaster = (
     | DataAnswers
     | DataKept
     | DataWakes
+    | PSTold
 )

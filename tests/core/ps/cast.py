@@ -15,6 +15,7 @@ import msgspec
 from tests.core.ledger.builders import an_ordered_dataset
 
 from shoal.core.changes import Differ
+from shoal.core.journal import DEEP
 from shoal.core.ledger import Checkpoint
 from shoal.core.ledger.ordered import OrderedCheckpoint
 from shoal.core.nodes import NodeId, Role, node_id
@@ -62,7 +63,7 @@ from shoal.core.ps.words import (
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MODEL = tuple(Partition(name=f"v{n}", nbytes=100) for n in range(5))
 _DATASET = an_ordered_dataset(10**9, 1, 1)
-_differ = Differ(PSManager)
+_differ = Differ(PSManager, deep=DEEP)
 _managers: msgspec.msgpack.Decoder[PSManager] = msgspec.msgpack.Decoder(PSManager)
 
 
@@ -116,6 +117,8 @@ class Cast:
         """Nodes that the platform was asked for."""
         self.leaving: set[NodeId] = set()
         """Nodes whose end the platform was asked for."""
+        self.restarted: dict[NodeId, str] = {}
+        """Trainers that were to be started again, and why."""
         self.returning: dict[NodeId, tuple[int, Role]] = {}
         """Trainers whose processes are starting again."""
         self.disk: dict[str, int] = {}
@@ -125,6 +128,7 @@ class Cast:
         self.settled: list[int] = []
         self.published: list[int] = []
         self.next_trainer = 0
+        self.stepped: dict[NodeId, datetime] = {}
         self.unreached: set[NodeId] = set()
         """Servers that somebody could not reach: the manager may end them."""
         chosen = PSSettings(max_servers=most, checkpoint_dir=directory, **settings)  # type: ignore[arg-type]
@@ -150,7 +154,8 @@ class Cast:
                     for node in plan.remove_nodes:
                         self._asked_to_end(node.id)
                     self.coming |= {n.id for n in plan.launch_nodes if n.id not in self.servers} - self.leaving
-                case RestartTrainer(node=node):
+                case RestartTrainer(node=node, reason=reason):
+                    self.restarted[node] = reason
                     gone = self.trainers.pop(node)
                     self.returning[node] = (gone.incarnation + 1, gone.role)
                 case RefuseTrainer(node=node):
@@ -293,13 +298,14 @@ class Cast:
             return
         assert self.m.current is not None
         assert cluster.version == self.m.current.version, "a step into a version that nobody will read"
-        assert self.m.change is None or self.m.change.phase not in (Phase.MOVING, Phase.SAVING)
+        assert self.m.change is None or self.m.change.fuzzy or self.m.change.phase not in (Phase.MOVING, Phase.SAVING)
         values = self.values(cluster)
         assert set(values) == {self.ledger}, f"the model has {values} steps, the ledger {self.ledger}"
         at = {server.rank: server.node for server in cluster.servers}
         for partition, rank in zip(cluster.partitions, cluster.placement, strict=True):
             self.servers[at[rank]].variables[cluster.version][partition.name] += 1
         self.ledger += 1
+        self.stepped[node] = self.now
 
     def _variables(self, node: NodeId) -> dict[int, dict[str, int]]:
         return self.servers[node].variables if node in self.servers else {}
@@ -333,7 +339,9 @@ class Cast:
     def _saved(self, trainer: LiveTrainer, word: Save) -> SavedPS:
         value = self.ledger
         self.disk[word.path] = value
-        checkpoint = PSCheckpoint(path=word.path, step=value, version=word.version, mark=a_mark(value))
+        checkpoint = PSCheckpoint(
+            path=word.path, step=value, version=word.version, mark=a_mark(value), fuzzy=word.fuzzy
+        )
         return SavedPS(checkpoint=checkpoint, barrier=word.barrier)
 
     # Masters and time ----------------------------------------------------------------------------------------
@@ -360,22 +368,22 @@ class Cast:
 
     def wait(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
-        self.after(manager.ticked(self.m, now=self.now))
+        self.after(manager.ticked(self.m, now=self.now, stepped=self.stepped))
 
     def wait_for_deadline(self) -> bool:
         due = manager.deadline(self.m)
         if due is None:
             return False
         self.now = max(self.now, due)
-        self.after(manager.ticked(self.m, now=self.now))
+        self.after(manager.ticked(self.m, now=self.now, stepped=self.stepped))
         return True
 
     def plan(self, plan: ResourcePlan, victims: frozenset[NodeId] = frozenset()) -> None:
         self.after(manager.planned(self.m, plan, victims=victims, now=self.now))
 
-    def save(self) -> None:
+    def save(self, *, fuzzy: bool = False) -> None:
         assert self.m.chief is not None
-        self.trainers[self.m.chief].outbox.append(SaveWanted(reason="it is time"))
+        self.trainers[self.m.chief].outbox.append(SaveWanted(reason="it is time", fuzzy=fuzzy))
 
     def unreach(self, node: NodeId, *, rank: int) -> None:
         """A trainer stands still because it cannot reach a server."""

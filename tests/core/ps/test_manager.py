@@ -1,5 +1,7 @@
 """The PS manager's stories, one at a time."""
 
+from datetime import timedelta
+
 import pytest
 from tests.core.ps.cast import MODEL, Cast, a_plan
 
@@ -8,7 +10,8 @@ from shoal.core.plans import NodeGroupResource, NodeResource, ResourcePlan
 from shoal.core.ps import manager
 from shoal.core.ps.cluster import Fresh, FromCheckpoint, LiveCopy, Partition, ThroughCheckpoint, Transfer
 from shoal.core.ps.values import Kind, Phase, PSSettings, RefuseTrainer
-from shoal.core.ps.words import ChiefIs, Go, ModelNamed, Move, PreparePS, ToTrainer
+from shoal.core.ps.versions import errand
+from shoal.core.ps.words import ChiefIs, Go, ModelNamed, Move, PreparePS, Save, ToTrainer
 
 
 def training(servers: int = 2, trainers: int = 2, **settings: object) -> Cast:
@@ -239,6 +242,15 @@ def test_without_a_path_a_lost_server_ends_the_job_with_a_reason() -> None:
     assert cast.failed == ("ps-0 is gone: what it held is lost, and there is no checkpoint path to restore it from")
 
 
+def test_nobody_goes_back_to_a_checkpoint_that_does_not_outlive_its_nodes() -> None:
+    cast = training(2, fleeting="checkpoint.path /ckpt is on no volume")
+    cast.save()
+    cast.settle()
+    assert cast.m.checkpoints  # it may be of use to others
+    cast.gone(NodeId("ps-0"))
+    assert cast.failed == "ps-0 is gone: what it held is lost, and checkpoint.path /ckpt is on no volume"
+
+
 def test_a_process_that_started_again_on_its_node_has_lost_its_state_too() -> None:
     cast = training(2)
     cast.crash(NodeId("ps-1"))
@@ -252,6 +264,31 @@ def test_a_process_that_started_again_on_its_node_has_lost_its_state_too() -> No
     cast.step(NodeId("worker-0"))
 
 
+def given_up(cast: Cast) -> None:
+    """What cannot be restored is tried for as long as a server may be gone that nobody misses yet."""
+    cast.settle()
+    began = cast.now
+    while cast.failed is None and cast.m.change is not None and cast.now - began < timedelta(minutes=2):
+        cast.wait_for_deadline()
+        cast.settle()
+
+
+def test_a_server_that_is_gone_before_anybody_knows_does_not_end_the_job_that_begins() -> None:
+    cast = Cast(servers=2)
+    for node in sorted(cast.coming):
+        cast.come(node)
+    cast.join()
+    lost = cast.servers.pop(NodeId("ps-1"))
+    cast.settle()
+    cast.wait(1)
+    cast.settle()
+    assert (cast.failed, cast.m.current) == (None, None), "the chief has tried and failed, twice"
+    cast.gone(lost.node)
+    cast.settle()
+    assert nodes_of(cast) == ["ps-0", "ps-2"]
+    cast.step(NodeId("worker-0"))
+
+
 def test_a_checkpoint_that_cannot_be_read_is_passed_over_for_the_one_before() -> None:
     cast = training(2)
     for _ in range(2):
@@ -260,7 +297,7 @@ def test_a_checkpoint_that_cannot_be_read_is_passed_over_for_the_one_before() ->
         cast.settle()
     del cast.disk[cast.m.checkpoints[-1].path]
     cast.gone(NodeId("ps-1"))
-    cast.settle()
+    given_up(cast)
     assert cast.ledger == 1
     cast.step(NodeId("worker-0"))
 
@@ -272,7 +309,7 @@ def test_a_job_whose_checkpoints_are_all_unreadable_fails_and_says_which() -> No
     path = cast.m.checkpoints[-1].path
     cast.disk.clear()
     cast.gone(NodeId("ps-1"))
-    cast.settle()
+    given_up(cast)
     assert cast.failed == f"{path} could not be restored: it does not work"
 
 
@@ -371,13 +408,52 @@ def test_a_trainer_with_another_model_is_refused() -> None:
 
 def test_a_server_that_cannot_be_reached_is_given_up_after_a_while() -> None:
     cast = training(2)
-    cast.unreach(NodeId("worker-0"), rank=1)
+    for node in list(cast.trainers):
+        cast.unreach(node, rank=1)
     cast.settle_words()
     assert cast.m.change is None
     cast.wait(11)
     cast.settle()
     assert nodes_of(cast) == ["ps-0", "ps-2"]
     assert "ps-1" not in cast.servers
+
+
+def test_a_server_that_most_cannot_reach_is_given_up_though_somebody_can() -> None:
+    cast = training(2, trainers=3)
+    cast.unreach(NodeId("worker-0"), rank=1)
+    cast.unreach(NodeId("worker-1"), rank=1)
+    cast.settle_words()
+    cast.wait(9)
+    cast.step(NodeId("worker-2"))
+    cast.wait(2)
+    assert "ps-1" in cast.m.removing
+
+
+def test_a_server_that_one_cannot_reach_and_others_can_stays_and_that_one_is_started_again() -> None:
+    cast = training(2, trainers=3)
+    cast.unreach(NodeId("worker-0"), rank=1)
+    cast.settle_words()
+    cast.wait(9)
+    cast.step(NodeId("worker-2"))
+    cast.wait(2)
+    assert (cast.m.change, cast.m.removing) == (None, frozenset())
+    assert "worker-0" in cast.returning
+    cast.settle()
+    assert nodes_of(cast) == ["ps-0", "ps-1"]
+
+
+def test_a_server_that_one_cannot_reach_is_given_up_later_when_nobody_steps() -> None:
+    """Others may be in a long step, or wait for the same server and get no error."""
+    cast = training(2, trainers=3)
+    began = cast.now
+    cast.unreach(NodeId("worker-0"), rank=1)
+    cast.settle_words()
+    cast.wait(11)
+    assert not cast.m.removing
+    while cast.m.change is None:
+        assert cast.wait_for_deadline()
+    assert "ps-1" in cast.m.removing
+    assert cast.now - began < timedelta(seconds=100)
 
 
 def test_a_server_that_can_be_reached_again_stays() -> None:
@@ -424,3 +500,172 @@ def test_a_trainer_that_does_not_go_on_is_restarted_and_the_old_servers_go() -> 
     cast.settle()
     assert "ps-1" not in cast.servers
     assert all(t.running for t in cast.trainers.values())
+
+
+def test_a_trainer_that_never_stands_still_is_started_again_so_that_others_can_save() -> None:
+    cast = training(2)
+    cast.join()
+    cast.settle()
+    cast.trainers[NodeId("worker-1")].mute = True
+    for _ in range(3):
+        assert cast.m.checkpoints == ()
+        cast.save()
+        cast.settle()
+        cast.wait_for_deadline()
+    assert set(cast.returning) == {"worker-1"}
+    cast.settle()
+    cast.save()
+    cast.settle()
+    assert len(cast.m.checkpoints) == 1
+
+
+# A chief that never reports ----------------------------------------------------------------------------------------
+
+
+def to_phase(cast: Cast, phase: Phase) -> None:
+    """The change comes so far, and then the chief hears and says nothing any more."""
+    while cast.m.change is None or cast.m.change.phase is not phase:
+        assert cast.one_word() or cast.one_node()
+    assert cast.m.chief is not None
+    cast.trainers[cast.m.chief].mute = True
+    cast.settle()
+
+
+def test_a_chief_that_never_reports_a_move_ends_the_change_and_is_named() -> None:
+    cast = training(2)
+    cast.plan(a_plan(1, reason="less is enough"))
+    to_phase(cast, Phase.MOVING)
+    assert cast.wait_for_deadline()
+    assert cast.said[-1] == (
+        "given up: from 2 to 1 parameter server, because worker-0, the chief, was to move the state to the servers of "
+        "version 2 and did not report within 0:05:00; training goes on with 2 parameter servers"
+    )
+    cast.settle()
+    assert nodes_of(cast) == ["ps-0", "ps-1"]
+    cast.step(NodeId("worker-1"))
+
+
+def test_a_chief_that_never_reports_a_save_is_named_with_what_it_was_to_write_and_what_there_is() -> None:
+    cast = training(2)
+    cast.save()
+    to_phase(cast, Phase.SAVING)
+    task = errand(cast.m)
+    assert isinstance(task, Save)
+    assert cast.wait_for_deadline()
+    silent = f"worker-0, the chief, was to save {task.path} and did not report within 0:05:00"
+    assert cast.said[-1] == (f"a checkpoint: it is time is given up: {silent}; training goes on, and there is none yet")
+    assert cast.m.unsaved == silent, "should the job end without one, this is why"
+    cast.settle()
+    cast.step(NodeId("worker-1"))
+    cast.trainers[NodeId("worker-0")].mute = False
+    cast.settle()
+    cast.save()
+    cast.settle()
+    cast.save()
+    to_phase(cast, Phase.SAVING)
+    assert cast.wait_for_deadline()
+    assert cast.said[-1].endswith("; training goes on, and the last one is of step 1")
+
+
+def test_a_chief_that_never_reports_a_restore_is_started_again_and_another_does_it() -> None:
+    cast = training(2)
+    cast.save()
+    cast.settle()
+    path = cast.m.checkpoints[-1].path
+    cast.gone(NodeId("ps-1"))
+    to_phase(cast, Phase.MOVING)
+    assert cast.wait_for_deadline()
+    assert cast.restarted[NodeId("worker-0")] == (
+        f"worker-0, the chief, was to restore {path} onto the servers of version 2 and did not report within 0:05:00: "
+        "it is started again, and whoever is chief then does it"
+    )
+    cast.settle()
+    assert cast.m.chief == "worker-1"
+    assert nodes_of(cast) == ["ps-0", "ps-2"]
+    cast.step(NodeId("worker-1"))
+
+
+def test_a_chief_that_never_reports_a_beginning_is_started_again() -> None:
+    cast = Cast(servers=1)
+    cast.join()
+    cast.join()
+    while cast.m.change is not None and cast.m.change.phase is not Phase.MOVING:
+        assert cast.one_word() or cast.one_node()
+    cast.trainers[NodeId("worker-0")].mute = True
+    cast.settle()
+    assert cast.wait_for_deadline()
+    assert "was to initialise the model on the servers of version 1" in cast.restarted[NodeId("worker-0")]
+
+
+# Fuzzy checkpoints -------------------------------------------------------------------------------------------------
+
+
+def test_nobody_stands_still_for_a_fuzzy_checkpoint() -> None:
+    cast = training(2)
+    heard: list[ToTrainer] = []
+    cast.save(fuzzy=True)
+    cast.settle(watch=heard.append)
+    assert [type(word) for word in heard] == [Save]
+    (made,) = cast.m.checkpoints
+    assert made.fuzzy
+    assert cast.m.change is None
+    assert all(t.running for t in cast.trainers.values())
+
+
+def test_what_is_restored_from_a_fuzzy_checkpoint_is_said() -> None:
+    cast = training(2)
+    cast.step(NodeId("worker-0"))
+    cast.save(fuzzy=True)
+    cast.settle()
+    cast.gone(NodeId("ps-1"))
+    cast.settle()
+    assert "its checkpoint of step 1 is fuzzy, saved while training went on" in cast.said[-1]
+    cast.save()
+    cast.settle()
+    cast.gone(NodeId("ps-0"))
+    cast.settle()
+    assert "version 3" in cast.said[-1]
+    assert "fuzzy" not in cast.said[-1]
+
+
+def test_a_change_waits_for_a_fuzzy_checkpoint_and_a_chief_that_dies_ends_it() -> None:
+    cast = training(2)
+    cast.save(fuzzy=True)
+    cast.speak(NodeId("worker-0"))
+    cast.plan(a_plan(1))
+    assert cast.m.change is not None
+    assert cast.m.change.fuzzy
+    cast.step(NodeId("worker-1"))
+    cast.die(NodeId("worker-0"))
+    assert any(said.startswith("a fuzzy checkpoint: it is time is given up: worker-0") for said in cast.said)
+    cast.settle()
+    assert nodes_of(cast) == ["ps-0"]
+    assert cast.m.checkpoints == ()
+
+
+def test_who_comes_while_a_fuzzy_checkpoint_is_written_trains_with_the_others() -> None:
+    cast = training(2)
+    cast.save(fuzzy=True)
+    cast.speak(NodeId("worker-0"))
+    new = cast.join()
+    for _ in range(2):
+        cast.speak(new)
+        while cast.trainers[new].inbox:
+            cast.hear(new)
+    assert cast.m.change is not None
+    assert cast.m.change.fuzzy
+    assert cast.trainers[new].running
+    cast.settle()
+    assert cast.m.change is None
+    assert [made.fuzzy for made in cast.m.checkpoints] == [True]
+    assert all(t.running for t in cast.trainers.values())
+
+
+def test_a_job_that_is_to_rest_is_saved_whole_though_a_fuzzy_checkpoint_is_under_way() -> None:
+    cast = training(2)
+    cast.save(fuzzy=True)
+    cast.speak(NodeId("worker-0"))
+    cast.after(manager.save_first(cast.m, "it is to rest", now=cast.now))
+    assert manager.save_first(cast.m, "it is to rest", now=cast.now) == (cast.m, ())
+    cast.settle()
+    assert [made.fuzzy for made in cast.m.checkpoints] == [True, False]

@@ -164,9 +164,9 @@ class PSMachine(RuleBasedStateMachine):
         self.cast.plan(a_plan(cpu={self.one_of(data, self.cast.m.nodes): cpu}))
 
     @precondition(lambda self: self.cast.m.chief in self.cast.trainers)
-    @rule()
-    def the_chief_wants_to_save(self) -> None:
-        self.cast.save()
+    @rule(fuzzy=st.booleans())
+    def the_chief_wants_to_save(self, fuzzy: bool) -> None:
+        self.cast.save(fuzzy=fuzzy)
 
     @precondition(lambda self: self.cast.trainers)
     @rule(data=st.data())
@@ -307,7 +307,7 @@ class PSMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_runs_while_state_is_moved_or_saved(self) -> None:
         m = self.cast.m
-        if m.change is not None and m.change.phase in (Phase.MOVING, Phase.SAVING):
+        if m.change is not None and m.change.phase in (Phase.MOVING, Phase.SAVING) and not m.change.fuzzy:
             assert not any(t.running for n, t in self.cast.trainers.items() if n in m.trainers and self.is_same(n))
 
     @invariant()

@@ -10,6 +10,7 @@ from tests.operator.builders import SETTINGS
 from tests.operator.stage import PATIENCE, Crashing
 
 from shoal.api.labels import JOB_UID, ROLE
+from shoal.api.scheduling import SchedulingStatus
 from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.objects import MANAGER
@@ -41,7 +42,7 @@ class Words:
         self.said: dict[str, Allowance] = {}
         self.trouble: str | None = None
 
-    def of(self, key: JobKey, uid: str) -> Allowance | None:
+    def of(self, key: JobKey, uid: str, written: SchedulingStatus | None) -> Allowance | None:
         return self.said.get(key.name)
 
 

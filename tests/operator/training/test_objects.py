@@ -52,6 +52,14 @@ def test_the_trainers_job_leaves_the_count_of_failures_to_us() -> None:
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
+def test_a_job_that_our_master_has_given_up_is_over_for_kubernetes_as_well() -> None:
+    spec = made(a_job(master={}), TRAINER)["spec"]
+    assert spec["podFailurePolicy"]["rules"][1:] == [
+        {"action": "FailJob", "onExitCodes": {"containerName": "trainer", "operator": "In", "values": [78]}}
+    ]
+    assert [each["name"] for each in spec["template"]["spec"]["containers"]] == ["trainer"]
+
+
 @pytest.mark.parametrize("role", TrainingRole)
 def test_everything_is_owned_and_labelled(role: TrainingRole) -> None:
     job = a_job(master={}, pserver={})
@@ -108,10 +116,41 @@ def test_a_shell_is_used_where_one_is_needed(entrypoint: str, words: list[str]) 
 
 
 def test_servers_run_what_trainers_run_unless_they_say() -> None:
-    assert pod(a_job(pserver={}, master={}), PSERVER)["containers"][0]["command"] == ["python", "train.py"]
+    assert pod(a_job(pserver={}), PSERVER)["containers"][0]["command"] == ["python", "train.py"]
     own = a_job(pserver={"entrypoint": "./serve"}, master={})
     assert pod(own, PSERVER)["containers"][0]["command"] == ["./serve"]
     assert env(pod(own, PSERVER)["containers"][0])["TRAINING_ROLE"] == "PSERVER"
+    assert "SHOAL_AGENT_MASTER" not in env(pod(own, PSERVER)["containers"][0])
+    assert "SHOAL_MIN_SERVERS" not in env(pod(own, MASTER)["containers"][0])
+
+
+def test_servers_that_trainers_follow_run_under_an_agent_of_their_own_role() -> None:
+    job = a_job(pserver={"min-instance": 2, "max-instance": 3}, master={}, checkpoint={"path": "/kept"})
+    made = pod(job, PSERVER)
+    container = made["containers"][0]
+    assert container["command"] == ["/shoal/bin/shoal", "agent", "--role", "ps", "--", "python", "train.py"]
+    told = env(container)
+    assert (told["SHOAL_AGENT_ROLE"], told["SHOAL_ROLE"], told["SHOAL_AGENT_SLOTS"]) == ("ps", "ps", "1")
+    assert told["SHOAL_AGENT_MASTER"] == env(pod(job, TRAINER)["containers"][0])["SHOAL_AGENT_MASTER"]
+    assert made["initContainers"][0]["command"] == ["/shoal/bin/shoal", "bring", "/target"]
+    assert made["terminationGracePeriodSeconds"] == 1800, "one that is told to end stays until it is let go"
+    hasty = a_job(pserver={"grace_period_seconds": 7}, master={})
+    assert pod(hasty, PSERVER)["terminationGracePeriodSeconds"] == 7
+    master = env(pod(job, MASTER)["containers"][0])
+    assert (master["SHOAL_MIN_SERVERS"], master["SHOAL_MAX_SERVERS"]) == ("2", "3")
+    assert master["SHOAL_CHECKPOINT_PATH"] == "/kept"
+
+
+def test_a_grace_that_is_said_for_all_shortens_no_servers_that_trainers_follow() -> None:
+    def graces(**spec: Any) -> list[int]:
+        job = a_job(**{"master": {}, "pserver": {}, **spec})
+        return [pod(job, role)["terminationGracePeriodSeconds"] for role in (TRAINER, PSERVER)]
+
+    assert graces() == [45, 1800]
+    assert graces(grace_period_seconds=30) == [30, 1800]
+    assert graces(grace_period_seconds=3600) == [3600, 3600]
+    assert graces(grace_period_seconds=30, pserver={"grace_period_seconds": 7}) == [30, 7], "what they say holds"
+    assert graces(grace_period_seconds=30, pserver={"entrypoint": "./serve"}) == [30, 30], "nobody lets those go"
 
 
 def test_the_first_controllers_environment_is_told() -> None:
@@ -158,6 +197,19 @@ def test_our_master_finds_its_state_in_etcd_and_knows_its_bounds() -> None:
     assert told["SHOAL_STORE"] == "etcd://job-etcd.default.svc:2379/job-uid"
     assert (told["SHOAL_MIN_NODES"], told["SHOAL_MAX_NODES"]) == ("2", "5")
     assert container["securityContext"]["runAsNonRoot"] is True
+
+
+def test_our_master_is_ended_by_its_host_when_it_answers_nobody_any_more() -> None:
+    (container,) = pod(a_job(master={}), MASTER)["containers"]
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[name]["httpGet"] == {"path": "/healthz", "port": 7077, "scheme": "HTTPS"}
+
+
+def test_our_master_is_told_how_to_write_its_log_lines() -> None:
+    job = a_job(master={})
+    assert "SHOAL_LOG_FORMAT" not in env(pod(job, MASTER)["containers"][0])
+    in_json = pod(job, MASTER, replace(SETTINGS, log_format="json"))
+    assert env(in_json["containers"][0])["SHOAL_LOG_FORMAT"] == "json"
 
 
 def test_a_master_of_somebody_elses_is_just_run() -> None:

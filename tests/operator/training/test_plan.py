@@ -1,6 +1,7 @@
 """One decision about one TrainingJob: what is made of which snapshot, and what is said about it."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -74,6 +75,36 @@ def test_an_admitted_gang_is_made_at_once() -> None:
     }
     assert counts == {"job-etcd": 3, "job-master": 1, "job-pserver": 2, "job-trainer": 2}
     assert plan.status.memory.target == 2
+
+
+def preferred(spec: dict[str, Any]) -> dict[str, int]:
+    terms = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    return {each["preference"]["matchFields"][0]["values"][0]: each["weight"] for each in terms}
+
+
+def test_every_role_would_best_be_where_room_was_found_for_it() -> None:
+    job = a_job(trainer=elastic(2, 4), pserver={"min-instance": 3}, master={})
+    beside = {"pserver": {"b": 2, "c": 1}, "master": {"d": 1}, "etcd": {"e": 1}}
+    plan = plan_for(job, allowance=allowed(2, hosts={"a": 2}, fixed_hosts=beside))
+    found = {each["metadata"]["name"]: preferred(each["spec"]["template"]["spec"]) for each in plan.create}
+    assert found == {
+        "job-trainer": {"a": 100},
+        "job-pserver": {"b": 100, "c": 50},
+        "job-master": {"d": 100},
+        "job-etcd": {"e": 100},
+    }
+
+
+def test_only_who_can_be_told_later_is_told_where_more_should_go() -> None:
+    """The template of a Job is fixed, and a StatefulSet would replace the Pods that it has."""
+    job = a_job(trainer=elastic(2, 4), pserver={"min-instance": 2}, master={})
+    there = tuple(a_workload(job, role, count) for role, count in ((TRAINER, 2), (PSERVER, 0), (MASTER, 0), (ETCD, 0)))
+    beside = {"pserver": {"b": 2}, "etcd": {"e": 1}}
+    plan = plan_for(job, workloads=there, allowance=allowed(3, hosts={"a": 1}, fixed_hosts=beside))
+    found = {
+        each.name: None if each.affinity is None else preferred({"affinity": each.affinity}) for each in plan.resize
+    }
+    assert found == {"job-trainer": None, "job-pserver": {"b": 100}, "job-master": None, "job-etcd": None}
 
 
 def test_without_a_master_there_is_no_etcd() -> None:
@@ -238,6 +269,17 @@ def test_failures_count_on_over_a_suspension() -> None:
     assert world.job.status.phase is Phase.FAILED
 
 
+def test_a_job_that_is_given_up_says_what_its_trainers_said_last() -> None:
+    world = running(master={}, pserver={})
+    failed = world.running()[0]
+    world.pods[failed] = replace(world.pods[failed], phase=PodPhase.FAILED, reason="stops: ps-0 is lost (exit 78)")
+    world.workloads["job-trainer"] = replace(world.workloads["job-trainer"], failure="matching FailJob rule")
+    world.settle()
+    assert world.job.status.phase is Phase.FAILED
+    assert world.job.status.reason == f"matching FailJob rule; the last: {failed}: stops: ps-0 is lost (exit 78)"
+    assert not world.live(MASTER)
+
+
 def test_when_the_trainers_succeed_whoever_served_them_is_stopped() -> None:
     world = running(pserver={}, master={})
     for name in world.running():
@@ -267,6 +309,14 @@ def test_suspended_by_its_owner_it_has_no_pods() -> None:
     assert [each.after for each in world.job.memory.records] == [2, 0, 2]
 
 
+def test_what_was_decided_of_a_suspended_job_takes_nobody_from_one_that_was_resumed() -> None:
+    world = running(pserver={})
+    there, written = (world.live(), world.live(PSERVER)), world.job.memory.scheduling
+    world.allowance = allowed(0, code="Suspended", aside=True)
+    world.settle()
+    assert ((world.live(), world.live(PSERVER)), world.job.memory.scheduling) == (there, written)
+
+
 def test_what_changed_while_it_was_suspended_is_made_anew() -> None:
     world = running(pserver={})
     old = world.workloads["job-pserver"]
@@ -281,19 +331,170 @@ def test_what_changed_while_it_was_suspended_is_made_anew() -> None:
     assert world.workloads["job-pserver"].form != old.form
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_servers_stay_at_their_least_and_it_is_said(ours: bool) -> None:
-    world = running(pserver={"min-instance": 1, "max-instance": 3}, **({"master": {}} if ours else {}))
+RANGE = {"min-instance": 1, "max-instance": 3}
+GPUS = {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": 2}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({}, "do not run under `shoal agent`"),
+        ({"master": {"entrypoint": "own"}}, "do not run under `shoal agent`"),
+        ({"master": {}, "pserver": {**RANGE, "entrypoint": "serve"}}, "an entrypoint of their own"),
+        ({"master": {}, "trainer": {**elastic(), "resources": GPUS}}, "each trainer has 2 processes"),
+    ],
+)
+def test_servers_that_trainers_cannot_follow_stay_at_their_least_and_it_is_said(
+    spec: dict[str, object], why: str
+) -> None:
+    world = running(**{"pserver": RANGE, **spec})
     world.allowance = allowed(4, servers=3)
     world.settle()
     assert len(world.live(PSERVER)) == 1
     assert said(world, "ServersFixed") == ("True", "TrainersCannotFollow")
+    assert why in world.job.status.conditions["ServersFixed"].message
     plain = running(pserver={"min-instance": 2})
     assert said(plain, "ServersFixed") == ("False", "AsAsked")
 
 
-def test_servers_that_a_job_has_are_not_taken_from_it() -> None:
-    job = a_job(trainer=elastic(1, 8), pserver={"min-instance": 1, "max-instance": 4}, master={})
+def test_servers_that_trainers_follow_are_as_many_as_the_scheduler_allows() -> None:
+    world = running(pserver=RANGE, master={})
+    counts = []
+    for servers in (2, 3, 9, 1, 0):
+        world.allowance = allowed(4, servers=servers)
+        world.settle()
+        counts.append(len(world.live(PSERVER)))
+    assert counts == [2, 3, 3, 1, 1], "within its range"
+    assert said(world, "ServersFixed") == ("False", "TrainersFollow")
+    told = [(each.role, each.before, each.after) for each in world.job.memory.records]
+    assert told == [(TRAINER, 0, 2), (TRAINER, 2, 4), (PSERVER, 1, 2), (PSERVER, 2, 3), (PSERVER, 3, 1)]
+
+
+def test_a_job_whose_servers_come_or_go_is_scaling_and_trains() -> None:
+    world = running(pserver=RANGE, master={})
+    world.allowance = allowed(2, servers=2)
+    world.step()
+    world.control()
+    world.step()
+    assert world.job.status.phase is Phase.SCALING
+    assert "1 of 2 parameter servers run" in world.job.status.reason
+    world.settle()
+    assert world.job.status.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize("servers", [3, 1])
+@pytest.mark.parametrize("cut", range(4))
+def test_a_crash_at_any_write_loses_no_change_of_servers(servers: int, cut: int) -> None:
+    world = running(pserver=RANGE, master={})
+    world.allowance = allowed(2, servers=2)
+    world.settle()
+    world.allowance = allowed(2, servers=servers)
+    world.step(cut=cut)
+    world.control()
+    if not cut:
+        world.allowance = allowed(2, servers=servers)  # it was never decided
+    world.settle()
+    assert len(world.live(PSERVER)) == servers
+    records = [(each.before, each.after) for each in world.job.memory.records if each.role is PSERVER]
+    assert records == [(1, 2), (2, servers)], "and it is told once"
+
+
+def test_servers_that_an_older_operator_made_stay_until_the_job_is_suspended() -> None:
+    world = running(pserver=RANGE, master={})
+    world.workloads["job-pserver"] = replace(world.workloads["job-pserver"], form="old")
+    world.allowance = allowed(2, servers=3)
+    world.settle()
+    assert len(world.live(PSERVER)) == 1
+    assert "suspend the job and resume it" in world.job.status.conditions["ServersFixed"].message
+    world.allowance = allowed(0)
+    world.settle()
+    world.allowance = allowed(2, servers=3)
+    world.settle()
+    assert len(world.live(PSERVER)) == 3
+
+
+def test_a_master_waits_for_no_servers_that_an_older_operator_made() -> None:
+    world = running(pserver=RANGE, master={})
+    for name in ("job-pserver", "job-master"):
+        form = world.workloads[name].form.replace(".agent", "")
+        world.workloads[name] = replace(world.workloads[name], form=form)
+    world.job = replace(world.job, spec=a_job(trainer=elastic(1, 6), pserver=RANGE, master={}).spec, generation=2)
+    world.allowance = allowed(6, servers=3)
+    assert [each.name for each in world.step().delete] == ["job-master"], "it has to learn new bounds"
+    (master,) = world.step().create
+    assert not told_of_servers(master)
+    world.settle()
+    world.allowance = allowed(0)
+    world.settle()
+    world.allowance = allowed(6, servers=3)
+    made = {each["metadata"]["name"]: each for _ in range(3) for each in world.step().create}
+    assert told_of_servers(made["job-master"]), "those that come with it join"
+
+
+def told_of_servers(master: dict[str, Any]) -> bool:
+    (container,) = master["spec"]["template"]["spec"]["containers"]
+    return "SHOAL_MIN_SERVERS" in [each["name"] for each in container["env"]]
+
+
+def test_no_room_is_kept_for_servers_beside_those_that_an_older_operator_made() -> None:
+    def beside(world: World) -> list[int]:
+        facts = training_facts(world.job, shape, SETTINGS)
+        assert facts is not None
+        assert facts.servers is not None
+        return [facts.servers.beside(trainers) for trainers in (1, 4)]
+
+    world = running(pserver=RANGE, master={})
+    assert beside(world) == [1, 3]
+    world.workloads["job-pserver"] = replace(world.workloads["job-pserver"], form="old")
+    world.settle()
+    assert beside(world) == [1, 1]
+    world.allowance = allowed(0)
+    world.settle()
+    assert beside(world) == [1, 3], "they are gone"
+
+
+def test_the_master_of_a_job_that_is_put_back_stays_until_its_servers_are_gone() -> None:
+    world = running(pserver=RANGE, master={"etcd-storage": "1Gi"})
+    world.allowance = allowed(0)
+    for _ in range(3):
+        world.step()
+        world.control()
+    assert all(pod.deleting for pod in world.pods.values() if pod.role is PSERVER)
+    assert [len(world.live(role)) for role in (MASTER, ETCD)] == [1, 1], "it lets them go, and writes that down"
+    world.settle()
+    assert world.pods == {}
+
+
+def test_a_server_whose_host_is_lost_keeps_nobody_waiting_for_ever() -> None:
+    world = running(pserver=RANGE, master={"etcd-storage": "1Gi"})
+    world.allowance = allowed(0)
+    for _ in range(3):
+        world.step()
+        world.control()
+    (server,) = (pod for pod in world.pods.values() if pod.role is PSERVER)
+    world.vanish()
+    world.pods[server.name] = replace(server, ends=at(1800))
+    for seconds, there in ((0, 1), (1830, 1), (1860, 0)):
+        world.now = at(seconds)
+        plan = world.step()
+        world.control()
+        world.pods = {name: pod for name, pod in world.pods.items() if not pod.deleting or name == server.name}
+        assert [len(world.live(role)) for role in (MASTER, ETCD)] == [there, there]
+        assert plan.next_look == (at(1860) if there else None)
+
+
+def test_servers_with_less_time_to_leave_than_they_may_need_are_told_of() -> None:
+    hasty = running(pserver={**RANGE, "grace_period_seconds": 30}, master={})
+    assert said(hasty, "ServersFixed") == ("False", "TrainersFollow")
+    assert "grace_period_seconds is 30" in hasty.job.status.conditions["ServersFixed"].message
+    for pserver in (RANGE, {**RANGE, "grace_period_seconds": 1800}):
+        world = running(pserver=pserver, master={}, grace_period_seconds=30)
+        assert world.job.status.conditions["ServersFixed"].message == ""
+
+
+def test_servers_that_a_job_has_and_trainers_cannot_follow_are_not_taken_from_it() -> None:
+    pserver = {"min-instance": 1, "max-instance": 4, "entrypoint": "serve"}
+    job = a_job(trainer=elastic(1, 8), pserver=pserver, master={})
     there = {TRAINER: 8, PSERVER: 4, MASTER: 1, ETCD: 1}
     workloads = tuple(a_workload(job, role, count) for role, count in there.items())
     pods = (*(a_pod(n) for n in range(8)), *(a_pod(n, PSERVER) for n in range(4)))
@@ -302,6 +503,15 @@ def test_servers_that_a_job_has_are_not_taken_from_it() -> None:
     assert plan.resize == ()
     back = plan_for(job, workloads=workloads, pods=pods, allowance=allowed(0))
     assert ("job-pserver", 0) in [(each.name, each.count) for each in back.resize]
+
+
+def test_the_last_record_of_trainers_is_kept_however_often_servers_change() -> None:
+    world = running(pserver=RANGE, master={})
+    for number in range(12):
+        world.allowance = allowed(2, servers=2 + number % 2)
+        world.settle()
+    records = world.job.memory.records
+    assert (len(records), records[0].role, records[0].after) == (10, TRAINER, 2)
 
 
 def test_who_was_named_goes_also_after_a_crash() -> None:
@@ -358,6 +568,29 @@ def test_state_that_a_suspension_loses_is_said(master: dict[str, str], lost: str
     world.job = replace(world.job, spec=spec)
     world.settle()
     assert (world.pods, said(world, "StateNotKept")[0]) == ({}, lost)
+
+
+def test_that_parameter_servers_forget_is_said_before_and_after() -> None:
+    world = running(pserver={})
+    before = world.job.status.conditions["StateNotKept"]
+    assert (before.status, before.reason) == ("False", "WhileItRuns")
+    assert "when it is put back or suspended they end" in before.message
+    world.allowance = allowed(0, code="OnlineService")
+    world.settle()
+    assert world.live(PSERVER) == []
+    assert said(world, "StateNotKept") == ("True", "ServersEnded")
+    world.allowance = allowed(2)
+    world.settle()
+    assert said(world, "StateNotKept") == ("False", "WhileItRuns")
+
+
+@pytest.mark.parametrize(("more", "lost"), [({}, "True"), ({"checkpoint": {"path": "/kept"}}, "False")])
+def test_a_job_put_back_says_when_what_its_servers_held_is_lost(more: dict[str, object], lost: str) -> None:
+    world = running(pserver={}, master={}, **more)
+    assert said(world, "StateNotKept") == ("False", "AsAsked" if more else "WhileItRuns")
+    world.allowance = allowed(0)
+    world.settle()
+    assert said(world, "StateNotKept")[0] == lost
 
 
 def test_what_trainers_are_found_by_is_made_again_with_them() -> None:
@@ -463,3 +696,16 @@ def test_where_nobody_arbitrates_a_job_gets_what_it_asks_for() -> None:
     found = everything(job)
     assert found is not None
     assert (found.standing.target, found.servers) == (4, 2)
+    ours = everything(a_job(trainer=elastic(1, 4), pserver={"min-instance": 2, "max-instance": 3}, master={}))
+    assert ours is not None
+    assert ours.servers == 3
+
+
+@pytest.mark.parametrize(("ours", "beside"), [(True, [2, 2, 3, 4]), (False, [2, 2, 2, 2])])
+def test_the_scheduler_is_told_how_many_servers_go_with_the_trainers(ours: bool, beside: list[int]) -> None:
+    pserver = {"min-instance": 2, "max-instance": 4}
+    job = a_job(trainer=elastic(1, 4), pserver=pserver, **({"master": {}} if ours else {}))
+    facts = training_facts(job, shape, SETTINGS)
+    assert facts is not None
+    assert facts.servers is not None
+    assert [facts.servers.beside(trainers) for trainers in range(1, 5)] == beside

@@ -1,7 +1,7 @@
 """TrainingJobs under the scheduler's own loop, on an API server that behaves: they share, give way, and come back."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.api.builders import a_training_job
 from tests.operator.builders import NOW, SETTINGS
+from tests.operator.stage import Broken
 from tests.operator.training.builders import a_job, a_pod, a_workload, allowed, elastic, plan_for
 from tests.operator.training.stage import TrainingStage, a_training_stage, phase
 
@@ -32,6 +33,7 @@ from shoal.platforms.kubernetes.room import KubernetesRoom
 from shoal.platforms.kubernetes.training import KubernetesTraining
 from shoal.platforms.kubernetes.uses import shape
 from shoal.platforms.kubernetes.workqueue import WorkQueue
+from shoal.scheduler.policies import Policy, policy
 from shoal.scheduler.rows import JobKey, Kind
 from shoal.scheduler.settings import SchedulerSettings
 
@@ -57,7 +59,7 @@ class Shared(TrainingStage):
         return "host-1" if sum(map(cores, there)) + cores(pod) <= CORES else None
 
     @asynccontextmanager
-    async def scheduled(self) -> AsyncIterator[Scheduling]:
+    async def scheduled(self, policies: Callable[[str], Policy] = policy) -> AsyncIterator[Scheduling]:
         """An operator for TrainingJobs with the scheduler, which leads for as long as the block lasts."""
         async with Client(self.server.access()) as client:
             recorder = Recorder(client, controller=MANAGER, instance="test")
@@ -68,13 +70,13 @@ class Shared(TrainingStage):
                 client, recorder=recorder, home="default", config_map="shoal-scheduler", namespace=None, sees_hosts=True
             )
             queue: WorkQueue[Key] = WorkQueue()
-            metrics = OperatorMetrics()
+            metrics = self.metrics = OperatorMetrics()
             jobs = TrainingJobs(training.jobs, shape, SETTINGS)
 
             def wake(key: JobKey, after: float) -> None:
                 queue.add_after(Key(key.namespace, key.name), after)
 
-            scheduling = Scheduling(room, elector, sources=(jobs,), wake=wake, metrics=metrics)
+            scheduling = Scheduling(room, elector, sources=(jobs,), wake=wake, metrics=metrics, policies=policies)
 
             def happened(namespace: str, name: str, after: float) -> None:
                 queue.add_after(Key(namespace, name), after)
@@ -132,9 +134,10 @@ async def shared() -> AsyncIterator[Shared]:
 
 
 async def test_two_jobs_share_a_host_and_one_gets_all_of_it_when_the_other_ends() -> None:
-    async with shared() as stage, stage.scheduled():
+    async with shared() as stage, stage.scheduled() as scheduling:
         await stage.apply(a_training_job("one", trainer={**elastic(1, 2), **BIG}))
         await stage.until(lambda: stage.counts() == (2, 0), "it has the host for itself")
+        await stage.until(lambda: scheduling.scheduler.goodput() == {"default": 1.0}, "all that is held trains")
         await stage.apply(a_training_job("two", trainer={**elastic(1, 2), **BIG}))
         await stage.until(lambda: stage.counts() == (1, 1), "they share it")
         assert stage.status("one")["scaleRecords"][-1]["to"] == 1
@@ -142,6 +145,53 @@ async def test_two_jobs_share_a_host_and_one_gets_all_of_it_when_the_other_ends(
             stage.server.finish("default", name)
         await stage.until(lambda: stage.counts() == (0, 2), "the other one grows")
         await stage.until(lambda: stage.status("one").get("phase") == "Succeeded", "it has ended well")
+    counted = stage.metrics.text([], staleness={}, waiting=0, leads=False).decode()
+    assert 'shoal_resizes_total{direction="down",result="trimmed",trigger="scheduler"} 1.0' in counted
+
+
+async def test_a_policy_that_fails_is_said_by_the_job_which_keeps_what_it_has_until_the_policy_works_again() -> None:
+    broken = Broken(fails=False)
+
+    def degraded() -> tuple[str, str]:
+        found = [each for each in stage.status("one").get("conditions", []) if each["type"] == "Degraded"]
+        return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+
+    async with shared() as stage, stage.scheduled(lambda name: broken) as scheduling:
+        await stage.apply(a_training_job("one", trainer={**elastic(1, 1), **BIG}))
+        await stage.until(lambda: stage.counts() == (1, 0), "it runs")
+        await stage.until(lambda: degraded()[0] == "False", "nothing is wrong")
+        trainers, target, well = stage.trainers("one"), stage.status("one")["scheduling"]["target"], degraded()
+        broken.fails = True
+        await stage.apply(a_training_job("one", trainer={**elastic(1, 2), **BIG}))
+        await stage.until(lambda: degraded() == ("True", "SchedulerFailing"), "it says so")
+        (told,) = [each for each in stage.status("one")["conditions"] if each["type"] == "Degraded"]
+        assert "the policy divides by zero" in told["message"]
+        rounds = scheduling.scheduler.rounds
+        await stage.until(lambda: scheduling.scheduler.rounds > rounds + 3, "it is tried again")
+        assert (stage.trainers("one"), stage.status("one")["scheduling"]["target"]) == (trainers, target)
+        await stage.apply(a_training_job("one", trainer={**elastic(1, 1), **BIG}))
+        rounds = scheduling.scheduler.rounds
+        await stage.until(lambda: scheduling.scheduler.rounds > rounds + 3, "that is seen")
+        assert degraded() == ("True", "SchedulerFailing")
+        broken.fails = False
+        await stage.until(lambda: degraded() == well, "it says no more of it, although nothing else has changed")
+
+
+async def test_parameter_servers_come_and_go_with_the_trainers_that_the_scheduler_gives() -> None:
+    small = {"resources": {"requests": {"cpu": "3"}}}
+    server = {"resources": {"requests": {"cpu": "1"}}}
+    async with shared() as stage, stage.scheduled():
+        pserver = {"min-instance": 1, "max-instance": 2, **server}
+        await stage.apply(a_training_job("one", trainer={**elastic(1, 2), **small}, pserver=pserver, master={}))
+
+        def there() -> tuple[int, int]:
+            return len(stage.trainers("one")), len(stage.running("pserver"))
+
+        await stage.until(lambda: there() == (2, 2), "one for each trainer")
+        await stage.apply(a_training_job("two", trainer={**elastic(1, 1), **small}))
+        await stage.until(lambda: (*there(), len(stage.trainers("two"))) == (1, 1, 1), "both are fewer")
+        records = stage.status("one")["scaleRecords"]
+        assert [(each["from"], each["to"]) for each in records if each.get("role") == "pserver"][-1] == (2, 1)
 
 
 async def test_a_job_gives_way_to_a_service_and_goes_on_with_the_state_of_its_master() -> None:

@@ -118,8 +118,10 @@ class World:
         """No number is written that the record does not allow."""
         spec, target = self.job.spec, self.job.memory.target
         assert spec is not None
-        least = {part.role: part.min for part in spec.parts}
-        assert count <= (target if role is TRAINER else least[role] if target else 0), f"nobody has recorded {count}"
+        most = {part.role: part.min for part in spec.parts}
+        if spec.servers_follow and spec.pserver is not None:
+            most[TrainingRole.PSERVER] = min(max(self.job.memory.servers or 0, spec.pserver.min), spec.pserver.max)
+        assert count <= (target if role is TRAINER else most[role] if target else 0), f"nobody has recorded {count}"
 
     def _delete(self, name: str) -> None:
         gone = self.workloads.pop(name, None)

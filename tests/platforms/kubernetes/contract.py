@@ -58,6 +58,7 @@ from shoal.platforms.kubernetes.objects import (
     micro_time,
 )
 from shoal.platforms.kubernetes.reads import EventType, WatchEvent
+from shoal.platforms.kubernetes.workloads import JOBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,26 @@ async def test_a_json_patch_is_done_when_its_test_holds(api: Api) -> None:
     assert after.data == {"x": "2", "y": "3"}
     with pytest.raises(Invalid):
         await api.client.patch(CONFIG_MAPS, "a", JsonPatch(operations), namespace=api.namespace)
+
+
+async def test_a_patch_may_ask_for_the_generation_which_a_status_does_not_change(api: Api) -> None:
+    """What a batch Job may run at once is written over the number it was decided on, while its Pods come and go."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "localhost/anything:1"}]}
+    meta = {"name": "j", "namespace": api.namespace}
+    first = await api.client.create(
+        JOBS, {"metadata": meta, "spec": {"parallelism": 1, "suspend": True, "template": {"spec": pod}}}
+    )
+    told = Merge({"metadata": {"uid": first.metadata.uid}, "status": {"failed": 1}})
+    await api.client.patch(JOBS, "j", told, namespace=api.namespace, subresource="status")
+    operations = [
+        {"op": "test", "path": "/metadata/uid", "value": first.metadata.uid},
+        {"op": "test", "path": "/metadata/generation", "value": first.metadata.generation},
+        {"op": "add", "path": "/spec/parallelism", "value": 3},
+    ]
+    after = await api.client.patch(JOBS, "j", JsonPatch(operations), namespace=api.namespace)
+    assert (after.spec.parallelism, after.metadata.generation) == (3, (first.metadata.generation or 0) + 1)
+    with pytest.raises(Invalid):
+        await api.client.patch(JOBS, "j", JsonPatch(operations), namespace=api.namespace)
 
 
 async def test_a_strategic_patch_finds_a_container_by_its_name(api: Api) -> None:

@@ -254,3 +254,35 @@ async def test_when_leading_ends_so_does_the_campaign_and_what_it_raised_is_not_
         with pytest.raises(TypeError, match="a bug"):
             await elector(client, "b", Clock()).run(breaks)
         assert server.objects(LEASES)[0]["spec"]["holderIdentity"] == ""
+
+
+async def test_it_tells_for_how_long_nothing_was_tried_as_when_what_it_leads_does_not_end() -> None:
+    async with FakeApiServer() as server, Client(server.access(), QUICK_CLIENT) as client:
+        clock, may_end, told = Clock(), asyncio.Event(), asyncio.Event()
+        mine = elector(client, "a", clock)
+        clock.now += 30.0
+        assert mine.idle_seconds() == 30.0
+
+        async def lead() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                told.set()
+                await may_end.wait()
+
+        running = asyncio.create_task(mine.run(lead))
+        try:
+            await until(mine.is_leader)
+            assert mine.idle_seconds() == 0.0
+            shelf = server.store.shelf("coordination.k8s.io", "v1", "leases")
+            stolen = {"spec": {"holderIdentity": "thief"}}
+            server.store.patch(shelf, ("default", "lead"), "application/merge-patch+json", stolen, None)
+            await asyncio.wait_for(told.wait(), 60)
+            clock.now += 100.0
+            assert mine.idle_seconds() == 100.0
+            may_end.set()
+            await until(lambda: mine.idle_seconds() == 0.0)
+        finally:
+            may_end.set()
+            running.cancel()
+            await asyncio.wait({running})

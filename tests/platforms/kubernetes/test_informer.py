@@ -81,15 +81,19 @@ async def test_a_forbidden_list_is_said_and_tried_again() -> None:
 
     async with FakeApiServer(allow=allow) as server, Client(server.access(), QUICK_CLIENT) as client:
         informer = Informer(client, CONFIG_MAPS, settings=QUICK_INFORMER)
+        heard: list[bool] = []
+        informer.on_hearing(heard.append)
         async with running(informer):
             await until(lambda: informer.trouble is not None)
             assert informer.trouble is not None
+            assert set(heard) == {False}
             assert "list configmaps cluster-wide" in informer.trouble
             assert not informer.has_synced
             assert informer.staleness() is None
             allowed = True
             await informer.synced()
             assert informer.trouble is None
+            assert heard[-1]
 
 
 async def test_a_lost_event_is_found_by_the_periodic_list() -> None:

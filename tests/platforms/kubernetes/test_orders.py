@@ -8,19 +8,24 @@ import msgspec
 import pytest
 
 from shoal.api.elasticjob import ResourceSpec
+from shoal.api.elasticjob import Role as ApiRole
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.scaleplan import PodMeta, PodReport
 from shoal.api.validation import problems
 from shoal.core.exits import ExitCause, cause_of
 from shoal.core.nodes import Node, NodeId, Role
 from shoal.core.plans import NodeResource, ScalePlan
-from shoal.platforms.kubernetes.orders import Orders, exit_of, node_named, ordered, settled, sighting
+from shoal.platforms.kubernetes.orders import Orders, asked, exit_of, node_named, ordered, settled, sighting
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def a_report(number: int, phase: str = "Running", **words: Any) -> PodReport:
     return PodReport(name=f"j-worker-{number}", role="worker", id=number, phase=phase, **{"rank": number, **words})
+
+
+def a_server(number: int, phase: str, **words: Any) -> PodReport:
+    return PodReport(name=f"j-ps-{number}", role="ps", id=number, phase=phase, **{"rank": number, **words})
 
 
 def a_node(number: int, seat: int, **words: Any) -> Node:
@@ -58,6 +63,27 @@ def test_members_are_announced_with_seat_and_resource_also_those_that_failed_mea
     assert found.announced[0].resource == NodeResource(cpu=2, memory=1024)
     assert found.running == {"worker-2"}
     assert set(found.ended) == {"worker-4", "worker-1"}
+
+
+def test_where_the_master_knows_servers_they_are_announced_with_whom_they_replace() -> None:
+    reports = [
+        a_server(0, "Running"),
+        a_server(2, "Pending", rank=0, replaces="j-ps-0"),
+        a_server(3, "Pending", rank=1, replaces="j-ps-1"),
+        a_server(4, "Deleted"),
+    ]
+    found = sighting(reports, frozenset(ApiRole))
+    announced = {each.node: (each.seat, each.replaces) for each in found.announced}
+    assert announced == {"ps-0": (0, None), "ps-2": (0, "ps-0"), "ps-3": (1, None)}  # nobody tells of ps-1 any more
+    assert set(found.ended) == {"ps-4"}
+
+
+def test_a_server_does_not_take_the_place_of_a_worker_in_the_same_seat() -> None:
+    server = Node(role=Role.PS, number=7, seat=1, since=T0, reason="")
+    plan = ScalePlan(launch_nodes=(server,), remove_nodes=(a_node(1, 1),), reason="both are gone")
+    orders = ordered(Orders(), plan, job="j", reports=[a_report(1), a_server(1, "Failed")])
+    assert orders.create["j-ps-7"].replaces == "j-ps-1"
+    assert orders.remove == {"j-worker-1"}
 
 
 @pytest.mark.parametrize("name", ["j-worker-", "j-boss-3", "other-worker-3", "j-worker-x", "jworker-3", "j-worker-³"])
@@ -178,3 +204,47 @@ def test_no_more_hosts_are_avoided_than_a_plan_takes() -> None:
     hosts = frozenset(f"host-{number}" for number in range(100))
     orders = ordered(Orders(), replacing(a_node(0, 0), a_node(1, 0, avoid_hosts=hosts)), job="j", reports=[])
     assert not problems(declared(orders))
+
+
+# Moves -------------------------------------------------------------------------------------------------------------
+
+
+def moving(cpu: float = 8.0) -> ScalePlan:
+    node = Node(role=Role.PS, number=0, seat=0, since=T0, reason="", resource=NodeResource(cpu=cpu, memory=1024))
+    return ScalePlan(migrate_nodes=(node,), reason="ps-0 is hot")
+
+
+HAS = {"resource": ResourceSpec(cpu=4, memory="1Gi")}
+MOVED = PodMeta(name="j-ps-0", resource=ResourceSpec(cpu=8))
+
+
+def test_a_move_names_the_pod_and_what_is_new_of_what_it_has() -> None:
+    reports = [a_server(0, "Running", **HAS)]
+    orders = asked(Orders(), moving(), job="j", reports=reports)
+    (entry,) = orders.migrate.values()
+    assert (entry.name, entry.resource) == ("j-ps-0", ResourceSpec(cpu="8"))
+    assert orders.reason == "ps-0 is hot"
+    assert settled(orders, reports, seen=frozenset({"j-ps-0"})) is orders, "as long as it is not done"
+    assert asked(orders, replace(moving(), migrate_nodes=()), job="j", reports=reports).migrate == {}, "called off"
+
+
+@pytest.mark.parametrize(
+    ("reports", "failed"),
+    [
+        pytest.param([a_server(0, "Deleted"), a_server(2, "Running", rank=0, replaces="j-ps-0")], (), id="done"),
+        pytest.param([a_server(2, "Running", rank=0, replaces="j-ps-0")], (), id="done-and-forgotten"),
+        pytest.param([a_server(0, "Failed", exit_code=1)], (), id="it-ended-by-itself"),
+        pytest.param([a_server(0, "Running")], ("j-ps-0",), id="failed"),
+    ],
+)
+def test_a_move_stands_until_it_is_done_or_cannot_be(reports: list[PodReport], failed: tuple[str, ...]) -> None:
+    orders = Orders(migrate={"j-ps-0": MOVED})
+    assert settled(orders, reports, seen=frozenset({"j-ps-0"}), failed=failed).migrate == {}
+
+
+def test_who_lets_a_replacement_go_asks_for_no_other_one() -> None:
+    reports = [a_server(0, "Running"), a_server(2, "Pending", rank=0, replaces="j-ps-0")]
+    late = Node(role=Role.PS, number=2, seat=0, since=T0, reason="")
+    given_up = ScalePlan(remove_nodes=(late,), reason="it did not come up")
+    orders = ordered(Orders(migrate={"j-ps-0": MOVED}), given_up, job="j", reports=reports)
+    assert (orders.remove, orders.migrate) == ({"j-ps-2"}, {})

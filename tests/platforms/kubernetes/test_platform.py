@@ -1,22 +1,44 @@
 """A master's own job in the cluster: how it is read and understood, and what is reported of it."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from tests.core.job_builders import Story
+from tests.core.ps_stories import PSStory
 
 from shoal.api.elasticjob import ElasticJob, Role, Training
+from shoal.brain.algorithms.local import LocalOptimizer
 from shoal.core.errors import BadInput, Superseded
+from shoal.core.job import JobSettings, PSSpec, handle, new_job
+from shoal.core.job.values import Job
+from shoal.core.nodes import Role as CoreRole
+from shoal.core.plans import NodeResource, ResourcePlan
+from shoal.core.ps.evaluation import Score
+from shoal.core.saving import CheckpointSpec
+from shoal.core.sizing import answered, look_at
+from shoal.core.stages import JobResourceOptimizer
+from shoal.core.statistics import Statistics
 from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import Permission
 from shoal.platforms.kubernetes.fake import FakeApiServer
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
-from shoal.platforms.kubernetes.platform import EVERY, Reporter, first_ask, read_job, training_of, understood
+from shoal.platforms.kubernetes.platform import (
+    EVERY,
+    Reporter,
+    first_ask,
+    managed_roles,
+    optimizer_settings,
+    read_job,
+    training_of,
+    understood,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "i", "command": ["python", "train.py"]}]}}
@@ -32,19 +54,125 @@ def a_job(worker: dict[str, Any] | None = None, **spec: Any) -> ElasticJob:
     return msgspec.convert(written, ElasticJob)
 
 
+def on_a_volume(kind: dict[str, Any]) -> dict[str, Any]:
+    container = {**TEMPLATE["spec"]["containers"][0], "volumeMounts": [{"name": "models", "mountPath": "/ckpt"}]}
+    return {"spec": {"containers": [container], "volumes": [{"name": "models", **kind}]}}
+
+
 def test_a_job_that_says_nothing_has_the_defaults() -> None:
     spec = understood(a_job())
     assert (spec.name, spec.uid, spec.min_nodes, spec.max_nodes, spec.nproc) == ("j", "u", 1, 8, 1)
     assert (spec.max_restarts, spec.memory_limit, spec.platform_grows) == (3, None, True)
+    assert spec.checkpoint == CheckpointSpec()
 
 
 def test_what_a_job_says_reaches_its_master() -> None:
     worker = {"min": 2, "max": 6, "restartCount": 0, "resource": {"gpu": 4, "memory": "8Gi"}}
+    often = understood(a_job(checkpoint={"path": "/ckpt", "everySeconds": 60, "keep": 5})).checkpoint
+    assert (often.seconds, often.keep) == (60, 5)
     spec = understood(a_job(worker, nodeUnit=2, resourceLimits={"memory": "64Gi"}, globalBatch=48))
     assert (spec.min_nodes, spec.max_nodes, spec.nproc, spec.node_unit, spec.max_restarts) == (2, 6, 4, 2, 0)
-    assert spec.memory_limit == 32 * 1024  # what two could have
+    assert spec.memory_limit_of(CoreRole.WORKER) == 32 * 1024  # what two could have
     assert spec.micro_batches == 48
     assert understood(a_job(worker)).micro_batches == 6 * 4
+
+
+def test_the_memory_of_a_job_is_shared_by_the_fewest_of_each_role() -> None:
+    servers = {"template": TEMPLATE, "min": 4, "max": 8}
+    spec = understood(a_job({"min": 2}, parameterServer=servers, resourceLimits={"memory": "64Gi"}))
+    assert spec.memory_limit_of(CoreRole.WORKER) == 32 * 1024
+    assert spec.memory_limit_of(CoreRole.PS) == 16 * 1024
+    assert spec.memory_limit_of(CoreRole.EVALUATOR) == 64 * 1024
+
+
+REQUESTS = {
+    "spec": {
+        "containers": [{**TEMPLATE["spec"]["containers"][0], "resources": {"requests": {"cpu": 32, "memory": "128Gi"}}}]
+    }
+}
+LARGE = [
+    pytest.param({"resource": {"cpu": "32", "memory": "128Gi"}}, id="in-the-spec"),
+    pytest.param({"template": REQUESTS}, id="in-the-template"),
+]
+
+
+def planned_first(job: ElasticJob) -> tuple[Job, ResourcePlan]:
+    """The job, as its optimizer's first plan finds it, and that plan."""
+    spec = understood(job)
+    settings = JobSettings(optimizer=optimizer_settings(spec))
+    begun, _ = new_job(spec, settings, nodes=0, now=T0)
+    look = look_at(begun, Statistics(), T0)
+    assert look is not None
+    sized = answered(look, JobResourceOptimizer(LocalOptimizer(), settings.optimizer))
+    assert sized.plan is not None
+    return handle(begun, sized, T0)[0], sized.plan
+
+
+@pytest.mark.parametrize("worker", LARGE)
+def test_what_the_user_gives_workers_is_not_cut_by_the_first_plan(worker: dict[str, Any]) -> None:
+    job, plan = planned_first(a_job({"replicas": 4, "min": 4, "max": 4, **worker}))
+    group = plan.node_group_resources["worker"]
+    assert (group.node_resource.cpu, group.node_resource.memory) == (32.0, 128 * 1024)
+    assert "4 worker with 32 cores and 131072 MiB each" in plan.reason
+    assert job.wanted[CoreRole.WORKER] == NodeResource(), "what is the user's to say is not asked for"
+
+
+@pytest.mark.parametrize("worker", LARGE)
+def test_a_worker_that_runs_out_of_what_its_user_gave_it_may_get_twice_that(worker: dict[str, Any]) -> None:
+    sizing = understood(a_job(worker)).sizing
+    assert sizing is not None
+    assert (sizing.limits.node_cpu, sizing.limits.node_memory) == (32.0, 256 * 1024)
+    within = understood(a_job(worker, resourceLimits={"memory": "160Gi"})).sizing
+    assert within is not None
+    assert within.limits.node_memory == 160 * 1024
+
+
+@pytest.mark.parametrize("server", LARGE)
+def test_what_the_user_gives_parameter_servers_is_theirs_as_it_is_the_workers(server: dict[str, Any]) -> None:
+    job, plan = planned_first(a_job(parameterServer={"template": TEMPLATE, "min": 2, **server}))
+    group = plan.node_group_resources["ps"]
+    assert (group.count, group.node_resource) == (2, NodeResource(cpu=32.0, memory=128 * 1024))
+    assert job.sizing.asked["ps"] == group
+    assert job.wanted[CoreRole.PS] == NodeResource(), "what is the user's to say is not asked for"
+    assert job.wanted[CoreRole.WORKER] == NodeResource(), "nobody knows what fits a host"
+    assert job.spec.sizing is not None
+    assert job.spec.sizing.limits.node_memory == 256 * 1024
+
+
+def test_a_job_with_parameter_servers_sizes_itself_unless_its_user_does() -> None:
+    servers = {"template": TEMPLATE}
+    job, plan = planned_first(a_job(parameterServer=servers, resourceLimits={"cpu": 6, "memory": "12Gi"}))
+    each = NodeResource(cpu=2.0, memory=4096)
+    assert {role: (group.count, group.node_resource) for role, group in plan.node_group_resources.items()} == {
+        "worker": (2, each),
+        "ps": (1, each),
+    }
+    assert job.wanted == {CoreRole.WORKER: each, CoreRole.PS: each}
+    assert understood(a_job(parameterServer=servers, optimizeMode="manual")).sizing is None
+
+
+def test_a_job_with_parameter_servers_tells_its_master_of_all_its_roles() -> None:
+    role = {"template": on_a_volume({"hostPath": {"path": "/models"}})}
+    job = a_job(
+        {**role, "resource": {"gpu": 2}},
+        parameterServer={**role, "min": 2, "max": 5},
+        evaluator=role,
+        checkpoint={"path": "/ckpt", "fuzzy": True},
+    )
+    spec = understood(job)
+    assert spec.checkpoint.fuzzy
+    assert not understood(a_job()).checkpoint.fuzzy
+    assert spec.ps == PSSpec(min_servers=2, max_servers=5, evaluator=True, checkpoint_dir="/ckpt/j.u")
+    assert spec.nproc == 1  # one process that sees both devices
+    assert managed_roles(job) == frozenset(Role)
+    assert managed_roles(a_job()) == {Role.WORKER}
+
+
+def test_a_master_knows_why_its_checkpoint_path_ends_with_its_pods() -> None:
+    role = {"template": on_a_volume({"emptyDir": {}})}
+    spec = understood(a_job(role, parameterServer=role, checkpoint={"path": "/ckpt"})).ps
+    assert spec is not None
+    assert "/ckpt is on the volume models (emptyDir)" in spec.fleeting
 
 
 @pytest.mark.parametrize(
@@ -71,6 +199,22 @@ def test_the_report_tells_of_the_world_and_the_last_decision() -> None:
     assert (report.phase, report.term, report.world, report.world_size, report.sdk) == ("running", 4, 1, 2, True)
     assert report.last_decision is not None
     assert report.last_decision.reason.startswith("world 1: 2 processes")
+
+
+def test_the_report_tells_of_the_last_scores_whatever_the_script_has_computed() -> None:
+    story = PSStory(evaluator=True)
+    assert training_of(story.view, term=1).scores is None
+    some = {f"m{n}": float(n) for n in range(30)}
+    odd = {"a" * 100: math.nan, "auc": 0.71234567, "": -math.inf, **some}
+    scores = tuple(Score(path="p", step=step, metrics=odd if step == 12 else {}) for step in range(13))
+    story.job = replace(story.job, evaluation=replace(story.job.evaluation, scores=scores))
+    report = training_of(story.view, term=1)
+    assert report.scores is not None
+    assert [score.step for score in report.scores] == list(range(3, 13))
+    assert report.scores[0].metrics is None, "it could not be scored"
+    last = {metric.name: metric.value for metric in report.scores[-1].metrics or ()}
+    assert (last[""], last["auc"], len(last)) == ("-inf", "0.712346", 16)
+    assert all(len(name) <= 64 for name in last)
 
 
 def test_long_words_are_cut() -> None:

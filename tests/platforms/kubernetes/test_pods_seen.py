@@ -132,3 +132,18 @@ def test_a_resize_that_its_host_puts_off_is_told_in_the_kubelets_words() -> None
     assert told("PodResizePending", "True") == "Deferred: Node didn't have enough memory"
     assert told("PodResizePending", "False") == ""
     assert told("PodResizeInProgress", "True") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "waits"),
+    [
+        ({}, False),
+        ({"cpu": "500m", "memory": "1Gi"}, False),
+        ({"cpu": "0.5", "memory": "1024Mi", "example.com/fpga": "1"}, False),
+        ({"cpu": "500m", "memory": "512Mi"}, True),
+    ],
+)
+def test_a_resize_is_waited_for_until_its_host_has_given_it(given: dict[str, str], waits: bool) -> None:
+    seen = pod_seen(a_pod({"phase": "Running", "containerStatuses": [{"name": "main", "allocatedResources": given}]}))
+    assert seen is not None
+    assert (seen.is_resizing, seen.resize_waits) == (waits, "")

@@ -1,9 +1,10 @@
 """Both scalers with a real master, on an API server that behaves; the test is the operator and the kubelet."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ import pytest
 from shoal.api.elasticjob import Role
 from shoal.api.scaleplan import PodReport
 from shoal.core.errors import BadInput, Superseded
+from shoal.core.facts import OomEvent
 from shoal.core.job import JobSettings, JobSpec
+from shoal.core.job.values import SelfSizing
 from shoal.core.nodes import Node
 from shoal.core.nodes import Role as NodeRole
+from shoal.core.optimizing import Question, ResourceOptimizer, Stage
+from shoal.core.plans import NodeGroupResource, NodeResource, ResourcePlan, ScalePlan
 from shoal.core.view import JobView
 from shoal.master import Master
 from shoal.platforms.kubernetes.backoff import Backoff
@@ -75,6 +80,12 @@ class Operator:
         patch = Merge({"status": {"grant": grant}})
         await self.client.patch(ELASTIC_JOBS, "j", patch, namespace="default", subresource="status")
 
+    async def accept(self, *asks: Json) -> None:
+        """Stamp these asks, and no others."""
+        stamps = [{"generation": 1, "at": f"2026-01-01T00:00:0{n}Z", **ask} for n, ask in enumerate(asks)]
+        patch = Merge({"status": {"acceptedAt": stamps}})
+        await self.client.patch(ELASTIC_JOBS, "j", patch, namespace="default", subresource="status")
+
     async def report(self, number: int, phase: str = "Running", **words: Any) -> None:
         name = f"j-worker-{number}"
         known = self.pods.get(number, {"rank": number})
@@ -83,6 +94,14 @@ class Operator:
 
     async def tell(self) -> None:
         patch = Merge({"status": {"pods": list(self.pods.values())}})
+        await self.client.patch(SCALE_PLANS, "j-auto", patch, namespace="default", subresource="status")
+
+    async def moved(self, name: str, outcome: str) -> None:
+        """Say what became of a `migratePods` entry of the plan as it is."""
+        plan = await self.client.get(SCALE_PLANS, "j-auto", namespace="default")
+        generation = plan["metadata"]["generation"]
+        done = {"uid": plan["metadata"]["uid"], "generation": generation, "entry": name, "outcome": outcome}
+        patch = Merge({"status": {"observedGeneration": generation, "done": [done]}})
         await self.client.patch(SCALE_PLANS, "j-auto", patch, namespace="default", subresource="status")
 
     async def ordered(self, holds: Callable[[Json], bool]) -> Json:
@@ -106,7 +125,11 @@ async def operator() -> AsyncIterator[Operator]:
 
 @asynccontextmanager
 async def a_master(
-    scaler: ElasticJobScaler | PodScaler, state: MemoryState | None = None, *, fills: bool = False
+    scaler: ElasticJobScaler | PodScaler,
+    state: MemoryState | None = None,
+    *,
+    fills: bool = False,
+    optimizer: ResourceOptimizer | None = None,
 ) -> AsyncIterator[Master]:
     master = Master(
         JobSpec(
@@ -117,8 +140,10 @@ async def a_master(
             command=("true",),
             platform_grows=True,
             fills_grant=fills,
+            sizing=None if optimizer is None else SelfSizing(),
         ),
-        JobSettings(),
+        JobSettings(sizing_interval=timedelta(seconds=0.05)),
+        optimizer=optimizer,
         scaler=scaler,
         keys=KEYS,
         nodes=0,
@@ -175,10 +200,136 @@ async def test_a_failed_pod_is_ordered_again_under_a_new_name_until_it_is_there(
         spec = await operator.ordered(lambda spec: bool(spec.get("createPods")))
         (entry,) = spec["createPods"]
         assert (entry["name"], entry["id"], entry["rankIndex"]) == ("j-worker-2", 2, 1)
-        assert (entry["replaces"], entry["resource"]) == ("j-worker-1", {"memory": "1500Mi"})
+        assert (entry["replaces"], entry["resource"]) == ("j-worker-1", {"memory": "2048Mi"})
         del operator.pods[1]
         await operator.report(2, "Pending", rank=1, replaces="j-worker-1")
         await operator.ordered(lambda spec: not spec.get("createPods"))
+
+
+# A job that sizes itself -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Wishes:
+    """An optimizer that wants its plans, one after the other, and then nothing."""
+
+    plans: list[ResourcePlan]
+
+    def generate_opt_plan(self, stage: Stage, config: Question) -> ResourcePlan:
+        if stage is Stage.CREATE and self.plans:
+            return self.plans.pop(0)
+        return ResourcePlan(reason=f"nothing in stage {stage}")
+
+    def generate_oom_recovery_plan(self, oom_nodes: Sequence[OomEvent], stage: Stage, config: Question) -> ResourcePlan:
+        return ResourcePlan(reason="nothing")
+
+    def generate_resource_plan_with_optimizer(self, config: Question) -> ResourcePlan:
+        return ResourcePlan(reason="nothing")
+
+
+def three_workers() -> ResourcePlan:
+    group = NodeGroupResource(count=3, node_resource=NodeResource(cpu=1.5, memory=2048))
+    return ResourcePlan(node_group_resources={"worker": group}, reason="three are best", algorithm="cold_start")
+
+
+async def test_what_the_optimizer_asks_for_stands_in_the_plan_and_the_next_master_stands_by_it(
+    operator: Operator,
+) -> None:
+    state = MemoryState()
+    wanted = {"worker": {"replicas": 3, "resource": {"cpu": "1500m", "memory": "2048Mi"}}}
+    async with a_master(declaring(operator), state, optimizer=Wishes([three_workers()])):
+        spec = await operator.ordered(lambda spec: bool(spec.get("replicaResourceSpecs")))
+        assert (spec["replicaResourceSpecs"], spec["reason"]) == (wanted, "three are best")
+        await operator.grant(2)
+        await operator.report(0)
+        await operator.report(1)
+        await operator.report(1, "Failed", exitCode=137)
+        spec = await operator.ordered(lambda spec: bool(spec.get("createPods")))
+        assert spec["replicaResourceSpecs"] == wanted
+    async with a_master(declaring(operator), state, optimizer=Wishes([])) as master:
+        await until(master, lambda view: view.target == 2)
+        await operator.report(0, host="elsewhere")
+        assert (await operator.ordered(lambda spec: True))["replicaResourceSpecs"] == wanted
+        sizing = master.view().sizing
+        assert sizing is not None
+        assert sizing.stage == "worker_initial"
+
+
+async def test_a_manual_ask_that_the_operator_has_accepted_takes_the_count_from_the_optimizer(
+    operator: Operator,
+) -> None:
+    async with a_master(declaring(operator), optimizer=Wishes([three_workers()])) as master:
+        await operator.ordered(lambda spec: bool(spec.get("replicaResourceSpecs")))
+        await operator.accept({"ask": "spec", "optimizeMode": "single-job"})
+        assert await until(master, lambda view: view.sizing is not None and not view.sizing.pins)
+        await operator.accept(
+            {"ask": "spec", "optimizeMode": "single-job"},
+            {"ask": "ScalePlan/more", "counts": [{"role": "worker", "count": 4}]},
+            {"ask": "ScalePlan/other", "counts": [{"role": "evaluator", "count": 1}]},
+        )
+        view = await until(master, lambda view: view.sizing is not None and bool(view.sizing.pins))
+        assert view.sizing is not None
+        assert view.sizing.pins == {"worker": "ScalePlan more"}
+        await operator.accept({"ask": "spec", "optimizeMode": "single-job"})
+        await until(master, lambda view: view.sizing is not None and not view.sizing.pins)
+
+
+async def test_a_manual_ask_takes_what_each_worker_has_from_the_optimizer_and_gives_it_back(operator: Operator) -> None:
+    mode = {"ask": "spec", "optimizeMode": "single-job"}
+
+    def given(**resource: str) -> Json:
+        return {"resources": [{"role": "worker", "resource": resource}]}
+
+    async with a_master(declaring(operator), optimizer=Wishes([three_workers()])) as master:
+        workers = (await operator.ordered(lambda spec: bool(spec.get("replicaResourceSpecs"))))["replicaResourceSpecs"]
+        await operator.accept(
+            mode, {"ask": "ScalePlan/old", **given(cpu="8")}, {"ask": "JobResource/new", **given(memory="2Gi")}
+        )
+        spec = await operator.ordered(lambda spec: spec["replicaResourceSpecs"] != workers)
+        assert spec["replicaResourceSpecs"] == {"worker": {"replicas": 3, "resource": {"cpu": "1500m"}}}
+        sizing = master.view().sizing
+        assert sizing is not None
+        assert sizing.given == {"worker": "JobResource new"}, "of those that say something the last that changed"
+        assert not sizing.pins, "how many there are is still the optimizer's to say"
+        await operator.accept({"ask": "ScalePlan/old", **given(cpu="8")}, mode)
+        await until(master, lambda view: view.sizing is not None and not view.sizing.given)
+
+
+def moved(cpu: float) -> ScalePlan:
+    node = Node(
+        role=NodeRole.WORKER, number=0, seat=0, since=NOW, reason="", resource=NodeResource(cpu=cpu, memory=1024)
+    )
+    return ScalePlan(migrate_nodes=(node,), reason="it is hot")
+
+
+async def test_a_node_that_is_to_have_more_is_ordered_to_be_replaced_until_it_is_or_cannot_be(
+    operator: Operator,
+) -> None:
+    def orders(spec: Json) -> list[Json]:
+        found: list[Json] = spec.get("migratePods", [])
+        return found
+
+    def orderly() -> ElasticJobScaler:
+        return ElasticJobScaler(operator.client, namespace="default", job="j", uid=operator.uid, settings=SETTINGS)
+
+    async with a_master(scaler := orderly()) as master:
+        await operator.grant(1)
+        await operator.report(0, resource={"cpu": "4", "memory": "1Gi"})
+        await until(master, lambda view: len(view.nodes) == 1)
+        await scaler.scale(moved(8.0))
+        spec = await operator.ordered(lambda spec: bool(orders(spec)))
+        assert orders(spec) == [{"name": "j-worker-0", "resource": {"cpu": "8"}}]
+        assert "replicaResourceSpecs" not in spec, "what is asked for of the roles is not touched by it"
+    async with a_master(scaler := orderly()):
+        await operator.report(0, host="elsewhere")
+        assert orders(await operator.ordered(lambda _: True)), "another master stands by it"
+        await operator.moved("j-worker-0", "failed: it did not run within 900 s")
+        await operator.ordered(lambda spec: not orders(spec))
+        await scaler.scale(moved(8.0))
+        await operator.ordered(lambda spec: bool(orders(spec)))
+        await operator.moved("j-worker-0", "removing: j-worker-1 runs")
+        await operator.report(0, "Deleted")
+        await operator.ordered(lambda spec: not orders(spec))
 
 
 async def test_a_pod_that_is_no_longer_reported_is_gone(operator: Operator) -> None:
@@ -411,6 +562,30 @@ async def test_a_node_is_removed_by_its_uid(operator: Operator) -> None:
         await pods_are(operator, "j-worker-0", "j-worker-1")
         await operator.grant(1, "j-worker-0")
         await pods_are(operator, "j-worker-1")
+
+
+class Together:
+    """A client whose deletions are answered when so many are under way."""
+
+    def __init__(self, client: Client, count: int) -> None:
+        self._client = client
+        self._barrier = asyncio.Barrier(count)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def delete(self, *what: Any, **more: Any) -> Any:
+        await self._barrier.wait()
+        return await self._client.delete(*what, **more)
+
+
+async def test_nodes_are_removed_several_at_a_time(operator: Operator) -> None:
+    operator.client = Together(operator.client, 2)  # type: ignore[assignment]
+    async with a_master(acting(operator), fills=True):
+        await operator.grant(3)
+        await pods_are(operator, "j-worker-0", "j-worker-1", "j-worker-2")
+        await operator.grant(1, "j-worker-0", "j-worker-1")
+        await pods_are(operator, "j-worker-2")
 
 
 async def test_a_master_that_makes_its_pods_asks_for_as_many_as_nobody_else_has_said(operator: Operator) -> None:

@@ -1,5 +1,7 @@
 """From Nodes, Pods and quotas to what the scheduler counts with."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,18 @@ def test_a_pod_says_what_it_takes_and_what_it_waits_for() -> None:
     assert not use.runs
 
 
+@pytest.mark.parametrize(("grace", "gone_after"), [(None, 0), (0, 0), (30, 30), (60, 60), (1800, 60)])
+def test_the_room_of_a_pod_with_a_long_grace_is_not_believed_to_be_free_for_all_of_it(
+    grace: int | None, gone_after: int
+) -> None:
+    told = datetime(2030, 1, 1, tzinfo=UTC)
+    meta = ObjectMeta(
+        name="p", deletion_timestamp=told + timedelta(seconds=grace or 0), deletion_grace_period_seconds=grace
+    )
+    assert pod_use(Pod(metadata=meta)).ends == told.timestamp() + gone_after
+    assert pod_use(Pod(metadata=ObjectMeta(name="p"))).ends is None
+
+
 def test_a_selector_holds_in_every_alternative_of_an_affinity() -> None:
     terms = [
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
@@ -159,15 +173,13 @@ def test_sidecars_and_overhead_are_counted_as_kubernetes_does() -> None:
     assert shape(manifest).amounts == Amounts(5_000, 2**30 + 10 * 2**20, 0, pods=1)
 
 
-@pytest.mark.parametrize(("reason", "memory"), [("Infeasible", 2), ("Deferred", 900)])
-def test_what_a_host_can_never_give_is_not_counted(reason: str, memory: int) -> None:
+@pytest.mark.parametrize(("reason", "memory"), [("Infeasible", 2), ("", 2), ("Deferred", 900)])
+def test_what_a_host_can_never_give_or_has_not_heard_of_is_not_counted(reason: str, memory: int) -> None:
     pod = Pod(
         spec=PodSpec(containers=[Container(name="main", resources=ResourceRequirements(requests={"memory": "900Gi"}))]),
         status=PodStatus(
-            conditions=[Condition(type="PodResizePending", status="True", reason=reason)],
-            container_statuses=[
-                ContainerStatus(name="main", resources=ResourceRequirements(requests={"memory": "2Gi"}))
-            ],
+            conditions=[Condition(type="PodResizePending", status="True", reason=reason)] if reason else [],
+            container_statuses=[ContainerStatus(name="main", allocated_resources={"memory": "2Gi"})],
         ),
     )
     assert pod_use(pod).amounts.memory == memory * 2**30

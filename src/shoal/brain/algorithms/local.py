@@ -4,12 +4,12 @@ It asks the stage's algorithms in turn and takes the first plan that changes som
 tried, what failed and what is cooling down comes with the question.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shoal.brain.algorithms.proposing import nothing
 from shoal.brain.algorithms.recover_oom import recover
 from shoal.brain.algorithms.registry import ALGORITHMS, Algorithm, asked_in
-from shoal.brain.algorithms.scale_workers import scale_workers
+from shoal.brain.algorithms.scale_workers import by_the_model
 from shoal.core.facts import OomEvent
 from shoal.core.optimizing import Question, Stage
 from shoal.core.plans import ResourcePlan
@@ -20,10 +20,14 @@ __all__ = ["ALGORITHMS", "LocalOptimizer"]
 class LocalOptimizer:
     """A `ResourceOptimizer`."""
 
+    def __init__(self, without: Mapping[str, str] | None = None) -> None:
+        """`without`: algorithms whose plans could not be followed here, and why."""
+        self._without = without or {}
+
     def generate_opt_plan(self, stage: Stage, config: Question) -> ResourcePlan:
-        told = []
+        told, confidence = [], None
         for algorithm in asked_in(stage):
-            refused = _refused(algorithm, config)
+            refused = self._without.get(algorithm.name) or _refused(algorithm, config)
             if refused:
                 told.append(refused)
                 continue
@@ -31,13 +35,14 @@ class LocalOptimizer:
             if not plan.is_empty:
                 return plan
             told.append(f"{algorithm.name}: {plan.reason}")
-        return nothing("local", "; ".join(told) or f"nothing is asked in stage {stage}")
+            confidence = plan.confidence if plan.confidence is not None else confidence
+        return nothing("local", "; ".join(told) or f"nothing is asked in stage {stage}", confidence)
 
     def generate_oom_recovery_plan(self, oom_nodes: Sequence[OomEvent], stage: Stage, config: Question) -> ResourcePlan:
         return recover(config.facts, config.limits, config.settings, oom_nodes)
 
     def generate_resource_plan_with_optimizer(self, config: Question) -> ResourcePlan:
-        return scale_workers(config.facts, config.history, config.limits, config.settings)
+        return by_the_model(config.facts, config.history, config.limits, config.settings)
 
 
 def _refused(algorithm: Algorithm, config: Question) -> str | None:

@@ -17,22 +17,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from shoal.brain.algorithms.nnls import nnls
 from shoal.brain.algorithms.points import Point, points_of
 from shoal.core.facts import JobFacts, OptimizerSettings
-from shoal.core.optimizing import Canary
+from shoal.core.optimizing import ALL_BUSY, Canary
 
 if TYPE_CHECKING:
     import numpy as np
 
-MISSING = "needs numpy and scipy to fit the job's speed: pip install 'shoal[optimizer]'"
+MISSING = "needs numpy to fit the job's speed: pip install 'shoal[optimizer]'"
 PARALLEL = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, math.inf)
 """How many cores a worker may be able to keep busy."""
 BETTER = 0.85
 """A smaller number of cores is believed when it leaves less than this part of the error."""
-BELIEVED = 0.5
-"""Cores that no worker ever had count for this part: nobody knows whether it could use them."""
-ENOUGH = 0.9
-"""A canary that keeps less than this part of its cores busy has shown how many a worker can use."""
+BELIEVED = 0.75
+"""Cores that no worker ever had count for this part: nobody knows whether it could use them. Half of them would be the
+safe bet; but a size that is too large is seen and taken back, one that is too small is never found out."""
 OLD_WEIGHT = 0.7
 """Of a size that is not the newest; jobs change while they train."""
 
@@ -69,9 +69,10 @@ class Model:
     @property
     def words(self) -> str:
         names = ("workers", "PS cores", "PS network") if self.is_ps else ("workers", "ring", "rounds")
+        sizes = "1 size" if self.sizes == 1 else f"{self.sizes} sizes"
         return (
-            f"fitted to {self.samples} samples of {self.sizes} sizes with {self.error:.1%} error "
-            f"({names[0]} {self.compute * self.batch:.3g} core s, {names[1]} {self.second:.3g}, {names[2]} "
+            f"confidence {self.confidence:.2f}: fitted to {self.samples} samples of {sizes} with {self.error:.1%} "
+            f"error ({names[0]} {self.compute * self.batch:.3g} core s, {names[1]} {self.second:.3g}, {names[2]} "
             f"{self.third:.3g}, fixed {self.fixed:.3g} s a step)"
         )
 
@@ -104,7 +105,6 @@ def fitted_to(
         return f"no size of the job has {min(3, settings.min_samples)} good samples of its speed yet"
     try:
         import numpy as np
-        from scipy.optimize import nnls
     except ImportError:
         return MISSING
     best: tuple[float, Any, float] | None = None
@@ -144,10 +144,10 @@ def _with_error(model: Model, points: Sequence[Point]) -> Model:
 
 def _parallels(points: Sequence[Point], most: float, canary: Canary | None) -> list[float]:
     """How many cores a worker may be able to keep busy, the most first."""
-    if canary is not None and canary.busy < ENOUGH * canary.tried:
+    if canary is not None and canary.has_shown_all:
         return [canary.busy]
     used = max((point.worker_seconds or 0.0) / point.step_seconds for point in points)
-    least = max(used * ENOUGH, canary.tried if canary is not None else 0.0)
+    least = max(used * ALL_BUSY, canary.tried if canary is not None else 0.0)
     return [math.inf, *(each for each in reversed(PARALLEL[:-1]) if least <= each <= most)]
 
 

@@ -2,20 +2,23 @@
 
 An algorithm says what it wants of each role (`Wanted`) and of single nodes. `proposed` makes a `ResourcePlan` of it:
 pins win, then the bounds of one node, then those of the whole job. What is too much for the job as a whole is taken
-from the number of workers first, because that is what the job can most easily do without, then from the cores. If the
-least that the job needs is still too much, the plan is empty and says so.
+from the number of workers first, because that is what the job can most easily do without, then from what nodes have.
+No node comes to have less memory than one of its role was measured to use, with the margin, nor what was too little
+once. If the least that the job needs is still too much, the plan is empty and says so. What the limits took from a
+role, asked about or not, stands in the reason.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shoal.core.facts import JobFacts, Limits, OptimizerSettings, RoleFacts
+from shoal.brain.algorithms.memory import least_memory
+from shoal.core.cleaning import cleaned
+from shoal.core.facts import JobFacts, Limits, OptimizerSettings, RoleFacts, cpu_limit, memory_limit
 from shoal.core.nodes import Role
 from shoal.core.plans import NodeGroupResource, NodeResource, ResourcePlan
+from shoal.core.recovery import round_memory
 
-MEMORY_STEP = 64
-"""MiB: finer differences are not worth a plan."""
 CLOSE = 0.01
 """Amounts that differ by less are the same."""
 
@@ -27,18 +30,23 @@ class Wanted:
     count: int | None = None
     cpu: float | None = None
     memory: float | None = None
+    least: float | None = None
+    """MiB without which the plan is of no use, whatever the limits leave."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
+class RoleSize:
     count: int
     cpu: float | None
     memory: int | None
 
 
-def nothing(algorithm: str, reason: str) -> ResourcePlan:
+Sizes = Mapping[Role, RoleSize]
+
+
+def nothing(algorithm: str, reason: str, confidence: float | None = None) -> ResourcePlan:
     """An answer that changes nothing."""
-    return ResourcePlan(reason=reason, algorithm=algorithm)
+    return ResourcePlan(reason=reason, algorithm=algorithm, confidence=confidence)
 
 
 def proposed(
@@ -50,16 +58,29 @@ def proposed(
     *,
     nodes: Mapping[str, Wanted] | None = None,
     replace: tuple[str, ...] = (),
-    reason: str,
+    reason: str | Callable[[Sizes], str],
     predicted: float | None = None,
+    confidence: float | None = None,
 ) -> ResourcePlan:
+    """`reason`: where it has numbers of the plan in it, made of what each role gets in the end."""
+    facts, _ = cleaned(facts)
+    floors = _Floors(facts, wanted, settings)
     sizes = {role: _size(known, wanted.get(role, Wanted()), limits, settings) for role, known in facts.roles.items()}
+    sizes = {role: _in_whole_units(facts, role, size) for role, size in sizes.items()}
+    sizes = {role: _not_below(facts.roles[role], size, floors.of(role, size.count)) for role, size in sizes.items()}
     asked = {**_kept(facts, wanted), **(nodes or {})}
     single = {name: _node_size(facts, name, each, sizes, limits, settings) for name, each in asked.items()}
     single = {name: each for name, each in single.items() if each is not None}
-    fitted = _within(facts, sizes, single, limits, settings, frozenset(wanted))
+    fitted = _within(facts, sizes, single, limits, settings, frozenset(wanted), floors)
     if isinstance(fitted, str):
-        return nothing(algorithm, fitted)
+        return nothing(algorithm, fitted, confidence)
+    taken = _taken(facts, wanted, sizes, fitted, has_amounts=not isinstance(reason, str))
+    reason = "; ".join([reason if isinstance(reason, str) else reason(fitted), *taken])
+    single = {
+        name: _as_the_role(each, asked[name], fitted[_role_of(facts, name)])
+        for name, each in single.items()
+        if each is not None
+    }
     groups = {
         role.value: NodeGroupResource(count=size.count, node_resource=_resource(facts.roles[role].resource, size))
         for role, size in fitted.items()
@@ -71,7 +92,7 @@ def proposed(
         if each is not None and (_role_of(facts, name).value in groups or _alike_not(_node_resource(facts, name), each))
     }
     if not groups and not named and not replace:
-        return nothing(algorithm, f"{reason}: the job already has what its limits and pins allow")
+        return nothing(algorithm, f"{reason}: the job already has what its limits and pins allow", confidence)
     return ResourcePlan(
         node_group_resources=groups,
         node_resources=named,
@@ -79,18 +100,15 @@ def proposed(
         reason=reason,
         algorithm=algorithm,
         predicted_speed=predicted,
+        confidence=confidence,
     )
-
-
-def round_memory(amount: float) -> int:
-    return max(MEMORY_STEP, math.ceil(amount / MEMORY_STEP) * MEMORY_STEP)
 
 
 def _kept(facts: JobFacts, wanted: Mapping[Role, Wanted]) -> dict[str, Wanted]:
     """Nodes with cores of their own, of roles whose cores are not to be changed: they are named, so that they keep
     them."""
     return {
-        node.name: Wanted(cpu=node.resource.cpu, memory=wanted[node.role].memory)
+        node.name: Wanted(cpu=node.resource.cpu)
         for node in facts.nodes
         if node.role in wanted
         and wanted[node.role].cpu is None
@@ -99,7 +117,7 @@ def _kept(facts: JobFacts, wanted: Mapping[Role, Wanted]) -> dict[str, Wanted]:
     }
 
 
-def _has_odd(facts: JobFacts, role: Role, single: Mapping[str, _Size | None]) -> bool:
+def _has_odd(facts: JobFacts, role: Role, single: Mapping[str, RoleSize | None]) -> bool:
     """Whether a node of the role has cores of its own that it is not to keep."""
     usual = facts.roles[role].resource.cpu
     return any(
@@ -110,15 +128,17 @@ def _has_odd(facts: JobFacts, role: Role, single: Mapping[str, _Size | None]) ->
 # One node ----------------------------------------------------------------------------------------------------------
 
 
-def _size(known: RoleFacts, wanted: Wanted, limits: Limits, settings: OptimizerSettings) -> _Size:
+def _size(known: RoleFacts, wanted: Wanted, limits: Limits, settings: OptimizerSettings) -> RoleSize:
     count = known.count if wanted.count is None or known.count_pinned else wanted.count
     count = max(count, 1) if known.count_pinned else min(max(count, known.min, 1), max(known.max, 1))
     cpu = known.resource.cpu if wanted.cpu is None or known.cpu_pinned else wanted.cpu
     memory = known.resource.memory if wanted.memory is None or known.memory_pinned else round_memory(wanted.memory)
-    return _Size(
+    return RoleSize(
         count=count,
-        cpu=cpu if cpu is None or known.cpu_pinned else _cpu_bounded(cpu, limits, settings),
-        memory=memory if memory is None or known.memory_pinned else _memory_bounded(memory, limits, settings),
+        cpu=cpu if cpu is None or known.cpu_pinned else _cpu_bounded(cpu, cpu_limit(known, limits), settings),
+        memory=memory
+        if memory is None or known.memory_pinned
+        else _memory_bounded(memory, memory_limit(known, limits), settings),
     )
 
 
@@ -126,10 +146,10 @@ def _node_size(
     facts: JobFacts,
     name: str,
     wanted: Wanted,
-    sizes: Mapping[Role, _Size],
+    sizes: Mapping[Role, RoleSize],
     limits: Limits,
     settings: OptimizerSettings,
-) -> _Size | None:
+) -> RoleSize | None:
     node = next((each for each in facts.nodes if each.name == name), None)
     if node is None:
         return None
@@ -137,21 +157,58 @@ def _node_size(
     group = sizes.get(node.role)
     if known is None or group is None:
         return None
-    cpu = group.cpu if wanted.cpu is None or known.cpu_pinned else _cpu_bounded(wanted.cpu, limits, settings)
+    most = cpu_limit(known, limits)
+    cpu = group.cpu if wanted.cpu is None or known.cpu_pinned else _cpu_bounded(wanted.cpu, most, settings)
     memory = (
         group.memory
         if wanted.memory is None or known.memory_pinned
-        else _memory_bounded(round_memory(wanted.memory), limits, settings)
+        else _memory_bounded(round_memory(wanted.memory), memory_limit(known, limits), settings)
     )
-    return _Size(count=1, cpu=cpu, memory=memory)
+    return RoleSize(count=1, cpu=cpu, memory=memory)
 
 
-def _cpu_bounded(cpu: float, limits: Limits, settings: OptimizerSettings) -> float:
-    return min(max(math.ceil(cpu * 10 - 1e-9) / 10, settings.floor_cpu), limits.node_cpu)
+class _Floors:
+    """MiB below which nodes are not planned: by role, and by how many there are to be of it."""
+
+    def __init__(self, facts: JobFacts, wanted: Mapping[Role, Wanted], settings: OptimizerSettings) -> None:
+        self._facts, self._wanted, self._settings = facts, wanted, settings
+        self._known: dict[tuple[Role, int], int] = {}
+
+    def of(self, role: Role, count: int) -> int:
+        if (role, count) not in self._known:
+            self._known[role, count] = self._found(role, count)
+        return self._known[role, count]
+
+    def _found(self, role: Role, count: int) -> int:
+        known, asked = self._facts.roles[role], self._wanted.get(role, Wanted()).least
+        least = least_memory(self._facts, role, self._settings, count=count)
+        is_shared_by_fewer = role is Role.PS and count < known.count
+        if known.resource.memory is not None and not is_shared_by_fewer:
+            least = min(least, known.resource.memory)  # what it has is never taken for too little
+        return math.ceil(max(least, asked or 0.0))
 
 
-def _memory_bounded(memory: int, limits: Limits, settings: OptimizerSettings) -> int:
-    return min(max(memory, settings.floor_memory), limits.node_memory)
+def _not_below(known: RoleFacts, size: RoleSize, floor: int) -> RoleSize:
+    if size.memory is None or known.memory_pinned or size.memory >= floor:
+        return size
+    return RoleSize(size.count, size.cpu, floor)
+
+
+def _as_the_role(size: RoleSize, wanted: Wanted, role: RoleSize) -> RoleSize:
+    """What a node has of its own; of all else what its role has got in the end."""
+    return RoleSize(
+        count=1,
+        cpu=role.cpu if wanted.cpu is None else size.cpu,
+        memory=role.memory if wanted.memory is None else size.memory,
+    )
+
+
+def _cpu_bounded(cpu: float, most: float, settings: OptimizerSettings) -> float:
+    return min(max(math.ceil(cpu * 10 - 1e-9) / 10, settings.floor_cpu), most)
+
+
+def _memory_bounded(memory: int, most: int, settings: OptimizerSettings) -> int:
+    return min(max(memory, settings.floor_memory), most)
 
 
 # The whole job -----------------------------------------------------------------------------------------------------
@@ -159,14 +216,17 @@ def _memory_bounded(memory: int, limits: Limits, settings: OptimizerSettings) ->
 
 def _within(
     facts: JobFacts,
-    sizes: Mapping[Role, _Size],
-    single: Mapping[str, _Size | None],
+    sizes: Mapping[Role, RoleSize],
+    single: Mapping[str, RoleSize | None],
     limits: Limits,
     settings: OptimizerSettings,
     changed: frozenset[Role],
-) -> Mapping[Role, _Size] | str:
+    floors: _Floors,
+) -> Mapping[Role, RoleSize] | str:
     """The sizes, made small enough for the job's limits; or why that cannot be."""
-    trouble = _roles_trouble(facts) or _limits_trouble(limits, settings)
+    trouble = (
+        _roles_trouble(facts) or _limits_trouble(limits, settings) or _memory_trouble(facts, sizes, limits, floors)
+    )
     if trouble:
         return trouble
     sizes = dict(sizes)
@@ -176,7 +236,7 @@ def _within(
     for shrink in (_fewer, _smaller):
         if _cpu_of(sizes) <= most_cpu + 1e-9 and _memory_of(sizes) <= most_memory:
             break
-        sizes = shrink(facts, sizes, most_cpu, most_memory, settings)
+        sizes = shrink(facts, sizes, most_cpu, most_memory, settings, floors)
     if _cpu_of(sizes) > most_cpu + 1e-9 or _memory_of(sizes) > most_memory:
         return (
             f"the limits of the job ({_amounts(limits.cpu, limits.memory)}) are below the least it needs: "
@@ -209,8 +269,18 @@ def _limits_trouble(limits: Limits, settings: OptimizerSettings) -> str | None:
     return None
 
 
+def _memory_trouble(facts: JobFacts, sizes: Mapping[Role, RoleSize], limits: Limits, floors: _Floors) -> str | None:
+    """Nodes whose memory is given, or limited, to less than they are known to need."""
+    for role, size in sizes.items():
+        known, floor = facts.roles[role], floors.of(role, size.count)
+        most = size.memory if known.memory_pinned else memory_limit(known, limits)
+        if size.memory is not None and most is not None and most < floor:
+            return f"each of {size.count} {role} needs {floor} MiB by what was measured, and may have {most} MiB"
+    return None
+
+
 def _extra(
-    facts: JobFacts, sizes: Mapping[Role, _Size], single: Mapping[str, _Size | None], changed: frozenset[Role]
+    facts: JobFacts, sizes: Mapping[Role, RoleSize], single: Mapping[str, RoleSize | None], changed: frozenset[Role]
 ) -> tuple[float, float]:
     """What single nodes have above their role's size: they are named, or the plan leaves their role alone."""
     cpu = memory = 0.0
@@ -235,8 +305,13 @@ def _odd(own: float | None, group: float | None) -> float | None:
 
 
 def _fewer(
-    facts: JobFacts, sizes: dict[Role, _Size], most_cpu: float, most_memory: float, settings: OptimizerSettings
-) -> dict[Role, _Size]:
+    facts: JobFacts,
+    sizes: dict[Role, RoleSize],
+    most_cpu: float,
+    most_memory: float,
+    settings: OptimizerSettings,
+    floors: _Floors,
+) -> dict[Role, RoleSize]:
     for role in (Role.WORKER, Role.PS):
         known, size = facts.roles.get(role), sizes.get(role)
         if known is None or size is None or known.count_pinned:
@@ -247,13 +322,20 @@ def _fewer(
         count = max(known.min, 1, size.count - drop)
         if role is Role.WORKER:
             count = _in_units(count, facts.node_unit, max(known.min, 1))
-        sizes = {**sizes, role: _Size(count, size.cpu, size.memory)}
+        while count < size.count and size.memory is not None and floors.of(role, count) > size.memory:
+            count += 1  # fewer parameter servers hold what all of them held
+        sizes = {**sizes, role: RoleSize(count, size.cpu, size.memory)}
     return sizes
 
 
 def _smaller(
-    facts: JobFacts, sizes: dict[Role, _Size], most_cpu: float, most_memory: float, settings: OptimizerSettings
-) -> dict[Role, _Size]:
+    facts: JobFacts,
+    sizes: dict[Role, RoleSize],
+    most_cpu: float,
+    most_memory: float,
+    settings: OptimizerSettings,
+    floors: _Floors,
+) -> dict[Role, RoleSize]:
     for role in (Role.WORKER, Role.PS):
         known, size = facts.roles.get(role), sizes.get(role)
         if known is None or size is None:
@@ -264,12 +346,22 @@ def _smaller(
             cpu = max(settings.floor_cpu, math.floor((cpu - over / size.count) * 10 + 1e-9) / 10)
         if memory is not None and not known.memory_pinned:
             over = max(0.0, _memory_of(sizes) - most_memory)
-            memory = max(settings.floor_memory, int(memory - over / size.count))
-        sizes = {**sizes, role: _Size(size.count, cpu, memory)}
+            least = min(memory, max(settings.floor_memory, floors.of(role, size.count)))
+            memory = max(least, int(memory - over / size.count))
+        sizes = {**sizes, role: RoleSize(size.count, cpu, memory)}
     return sizes
 
 
+def _in_whole_units(facts: JobFacts, role: Role, size: RoleSize) -> RoleSize:
+    """Workers come in units; a number that is not to be changed stays as it is."""
+    known = facts.roles[role]
+    if role is not Role.WORKER or known.count_pinned or size.count == known.count:
+        return size
+    return RoleSize(_in_units(size.count, facts.node_unit, max(known.min, 1)), size.cpu, size.memory)
+
+
 def _in_units(count: int, unit: int, least: int) -> int:
+    """The next lower multiple; the number itself where that would be too few."""
     down = count // unit * unit if unit > 1 else count
     return down if down >= least else count
 
@@ -278,15 +370,35 @@ def _ceil_part(over: float, each: float | None) -> int:
     return math.ceil(over / each) if over > 0 and each else 0
 
 
-def _cpu_of(sizes: Mapping[Role, _Size]) -> float:
+def _cpu_of(sizes: Mapping[Role, RoleSize]) -> float:
     return sum(size.count * (size.cpu or 0.0) for size in sizes.values())
 
 
-def _memory_of(sizes: Mapping[Role, _Size]) -> float:
+def _memory_of(sizes: Mapping[Role, RoleSize]) -> float:
     return sum(size.count * (size.memory or 0) for size in sizes.values())
 
 
 # Words and comparisons ---------------------------------------------------------------------------------------------
+
+
+def _taken(
+    facts: JobFacts, wanted: Mapping[Role, Wanted], sizes: Sizes, fitted: Sizes, *, has_amounts: bool
+) -> list[str]:
+    """What roles get that is not what was asked for them; and what those get that nothing was asked for. `has_amounts`:
+    the reason tells already how much memory the asked ones get."""
+    told = []
+    for role, size in fitted.items():
+        has = facts.roles[role]
+        before = sizes[role] if role in wanted else RoleSize(has.count, has.resource.cpu, has.resource.memory)
+        memory = before.memory if role in wanted and has_amounts else size.memory
+        if before.count != size.count or not _close(before.cpu, size.cpu) or not _close(before.memory, memory):
+            told.append(f"the limits leave {_size_words(role, size)} instead of {_size_words(role, before)}")
+    return told
+
+
+def _size_words(role: Role, size: RoleSize) -> str:
+    each = _amounts(size.cpu, size.memory)
+    return f"{size.count} {role}" if each == "none" else f"{size.count} {role} x {each}"
 
 
 def _amounts(cpu: float | None, memory: float | None) -> str:
@@ -303,7 +415,7 @@ def _node_resource(facts: JobFacts, name: str) -> NodeResource:
     return next(node.resource for node in facts.nodes if node.name == name)
 
 
-def _resource(known: NodeResource, size: _Size) -> NodeResource:
+def _resource(known: NodeResource, size: RoleSize) -> NodeResource:
     return NodeResource(
         cpu=size.cpu,
         memory=size.memory,
@@ -314,11 +426,11 @@ def _resource(known: NodeResource, size: _Size) -> NodeResource:
     )
 
 
-def _differs(known: RoleFacts, size: _Size) -> bool:
+def _differs(known: RoleFacts, size: RoleSize) -> bool:
     return known.count != size.count or _alike_not(known.resource, size)
 
 
-def _alike_not(known: NodeResource, size: _Size) -> bool:
+def _alike_not(known: NodeResource, size: RoleSize) -> bool:
     return not (_close(known.cpu, size.cpu) and _close(known.memory, size.memory))
 
 

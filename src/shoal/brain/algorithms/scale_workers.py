@@ -5,7 +5,9 @@ that the job shrinks. A change must promise more than it is worth the trouble, a
 that the job still runs.
 """
 
-from shoal.brain.algorithms.sizing import Found, declined, find, planned, sizes_in_words
+from shoal.brain.algorithms.relieve_hot_ps import heating_up
+from shoal.brain.algorithms.replace_slow import slowing
+from shoal.brain.algorithms.sizing import Found, declined, doubts, find, planned, sizes_in_words
 from shoal.core.cleaning import cleaned
 from shoal.core.facts import JobFacts, Limits, OptimizerSettings
 from shoal.core.optimizing import History
@@ -18,16 +20,29 @@ MOST_ERROR = 0.2
 
 
 def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: OptimizerSettings) -> ResourcePlan:
+    clean, note = cleaned(facts)
+    hotter = heating_up(clean, settings) if facts.is_ps else None
+    if hotter is not None:
+        return declined(NAME, note, f"{hotter} has become busy: whether it stays so is seen first")
+    slower = slowing(clean, settings)
+    if slower is not None:
+        return declined(NAME, note, f"{slower} has become slow: whether it stays so is seen first")
+    return by_the_model(facts, history, limits, settings)
+
+
+def by_the_model(facts: JobFacts, history: History, limits: Limits, settings: OptimizerSettings) -> ResourcePlan:
+    """The same, whatever else there is to be seen of the job."""
     facts, note = cleaned(facts)
     found = find(facts, history, limits, settings)
     if isinstance(found, str):
         return declined(NAME, note, found)
     now, best = sizes_in_words(facts, found.now.size), sizes_in_words(facts, found.best.size)
+    doubted, confidence = doubts(found.model, history, settings), found.model.confidence
     worth = settings.worth + overpromised(history)
     if found.gain < worth:
-        return declined(
-            NAME, note, f"{now} are within {worth:.0%} of the best speed per cost ({best}: {found.gain:+.1%})"
-        )
+        close = f"{now} are within {worth:.0%} of the best speed per cost ({best}: {found.gain:+.1%})"
+        told = f"{close}, confidence {confidence:.2f} by {found.model.sizes} sizes with {found.model.error:.1%} error"
+        return declined(NAME, note, "; ".join([told, *doubted]), confidence)
     left, pause = seconds_left(facts, settings, found), resize_seconds(facts, settings)
     if not pays(found, left, pause):
         return declined(
@@ -35,13 +50,15 @@ def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: O
             note,
             f"{best} would be {found.gain:+.0%} speed per cost, but {left:.0f} s before the end that does not pay for "
             f"a pause of {pause:.0f} s",
+            confidence,
         )
     grows = "grow" if found.best.cost > found.now.cost else "shrink"
     why = (
         f"{grows} from {now} to {best}: {found.best.speed:.4g} samples/s instead of {found.here.speed:.4g}, "
         f"{found.gain:+.0%} speed per cost; {found.model.words}"
     )
-    return planned(NAME, facts, limits, settings, found, f"{why}; {note}" if note else why)
+    why = "; ".join([why, *doubted, note] if note else [why, *doubted])
+    return planned(NAME, facts, limits, settings, found, why)
 
 
 def overpromised(history: History) -> float:

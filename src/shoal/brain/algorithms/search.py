@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.brain.algorithms.model import Model
-from shoal.core.facts import JobFacts, Limits, OptimizerSettings
+from shoal.core.facts import JobFacts, Limits, OptimizerSettings, cpu_limit
 from shoal.core.nodes import Role
 from shoal.core.optimizing import Canary
 
@@ -118,8 +118,13 @@ def _allowed(
     cpu, memory = room(facts, limits)
     held = memories.ps * memories.ps_count
     fits = workers * worker_cpu + ps * ps_cpu <= cpu + 1e-9
-    fits = fits & ((ps < 2) | (ps_cpu * skew <= limits.node_cpu + 1e-9))
+    fits = fits & ((ps < 2) | (ps_cpu * skew <= _most_ps_cpu(facts, limits) + 1e-9))
     return fits & (workers * memories.worker + held <= memory)
+
+
+def _most_ps_cpu(facts: JobFacts, limits: Limits) -> float:
+    known = facts.roles.get(Role.PS)
+    return limits.node_cpu if known is None else cpu_limit(known, limits)
 
 
 def room(facts: JobFacts, limits: Limits) -> tuple[float, float]:
@@ -161,6 +166,9 @@ def _counts(facts: JobFacts, role: Role, measured: Sequence[int], settings: Opti
     known = facts.roles[role]
     if known.count_pinned:
         return [float(max(1, known.count))]
+    if not facts.is_ps and len(set(measured)) == 1:
+        # What a ring costs looks like any other part of a step: a fit to one number says nothing about others.
+        return [float(measured[0])]
     unit = max(1, facts.node_unit) if role is Role.WORKER else 1
     most = min(known.max, max(1, int(max(measured, default=1) * settings.reach)))
     least = max(1, known.min)
@@ -180,8 +188,9 @@ def _cores(
         return [known.resource.cpu or 1.0]
     seen = [cpu for cpu in measured if cpu > 0.0] or [known.resource.cpu]
     low = max(settings.floor_cpu, min(seen) / settings.cpu_reach)
-    high = min(limits.node_cpu, max(seen) * settings.cpu_reach)
+    most = cpu_limit(known, limits)
+    high = min(most, max(seen) * settings.cpu_reach)
     steps = list(CORES)
     while steps[-1] < high:
         steps.append(steps[-1] * 2.0)
-    return [cpu for cpu in steps if low - 1e-9 <= cpu <= high + 1e-9] or [min(known.resource.cpu, limits.node_cpu)]
+    return [cpu for cpu in steps if low - 1e-9 <= cpu <= high + 1e-9] or [min(known.resource.cpu, most)]

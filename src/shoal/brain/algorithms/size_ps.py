@@ -6,7 +6,7 @@ reach.
 """
 
 from shoal.brain.algorithms.proposing import nothing
-from shoal.brain.algorithms.sizing import declined, find, planned, sizes_in_words
+from shoal.brain.algorithms.sizing import declined, doubts, find, planned, sizes_in_words
 from shoal.core.cleaning import cleaned
 from shoal.core.facts import JobFacts, Limits, OptimizerSettings
 from shoal.core.optimizing import History
@@ -28,4 +28,5 @@ def size_ps(facts: JobFacts, history: History, limits: Limits, settings: Optimiz
         f"{told}{sizes_in_words(facts, found.best.size)} should train {found.best.speed:.4g} samples/s, "
         f"{found.here.speed:.4g} now: {found.gain:+.0%} speed per cost; {found.model.words}"
     )
+    why = "; ".join([why, *doubts(found.model, history, settings)])
     return planned(NAME, facts, limits, settings, found, why)

@@ -87,6 +87,15 @@ def _mean_cpu(facts: JobFacts, role: Role) -> float:
     return sum(cores) / len(cores) if cores else facts.roles[role].resource.cpu or 1.0
 
 
+def doubts(model: Model, history: History, settings: OptimizerSettings) -> list[str]:
+    """Why the fit is not to be trusted alone; empty: nothing speaks against it."""
+    errors = [error for each in history.outcomes if (error := each.prediction_error) is not None][-1:]
+    told = [f"the last prediction was {error:+.0%} off" for error in errors if abs(error) > settings.error_bound]
+    if model.error > settings.error_bound:
+        told.append(f"the fit is {model.error:.0%} off from what was measured")
+    return [f"{' and '.join(told)}: the fit is not to be trusted alone"] if told else []
+
+
 def planned(
     algorithm: str, facts: JobFacts, limits: Limits, settings: OptimizerSettings, found: Found, why: str
 ) -> ResourcePlan:
@@ -100,9 +109,21 @@ def planned(
         even = _cpu(facts, Role.PS, size.ps_cpu)
         rest, nodes = shares(facts, settings, even, size.ps) if even is not None else (None, {})
         wanted[Role.PS] = Wanted(count=size.ps, cpu=rest, memory=memory)
-    plan = proposed(algorithm, facts, limits, settings, wanted, nodes=nodes, reason=why, predicted=found.best.speed)
+    confidence = found.model.confidence
+    plan = proposed(
+        algorithm,
+        facts,
+        limits,
+        settings,
+        wanted,
+        nodes=nodes,
+        reason=why,
+        predicted=found.best.speed,
+        confidence=confidence,
+    )
     if not plan.is_empty and kind_of(plan, facts) is Kind.MEMORY:
-        return nothing(algorithm, f"the limits leave the job at {sizes_in_words(facts, found.now.size)}; {why}")
+        left = f"the limits leave the job at {sizes_in_words(facts, found.now.size)}; {why}"
+        return nothing(algorithm, left, confidence)
     return plan
 
 
@@ -116,7 +137,7 @@ def memories_of(facts: JobFacts, settings: OptimizerSettings) -> Memories:
     def one(role: Role) -> float:
         known = facts.roles[role]
         found = None if known.memory_pinned else needed_memory(facts, role, settings)
-        return float(found if found is not None else known.resource.memory or settings.start_memory)
+        return float(found if found is not None else known.resource.memory or settings.start_memory or 0)
 
     if not facts.is_ps:
         return Memories(worker=one(Role.WORKER))
@@ -163,7 +184,9 @@ def _tenths(cpu: float) -> float:
 
 
 def sizes_in_words(facts: JobFacts, size: Size) -> str:
-    workers = f"{size.workers} workers x {size.worker_cpu:g} cores"
+    workers = "1 worker" if size.workers == 1 else f"{size.workers} workers"
+    if facts.workers.resource.cpu is not None:
+        workers += f" x {size.worker_cpu:g} cores"
     return f"{workers}, {size.ps} PS x {size.ps_cpu:g} cores" if facts.is_ps else workers
 
 
@@ -171,5 +194,5 @@ def _cpu(facts: JobFacts, role: Role, cpu: float) -> float | None:
     return None if facts.roles[role].resource.cpu is None else cpu
 
 
-def declined(algorithm: str, note: str, why: str) -> ResourcePlan:
-    return nothing(algorithm, f"{why}; {note}" if note else why)
+def declined(algorithm: str, note: str, why: str, confidence: float | None = None) -> ResourcePlan:
+    return nothing(algorithm, f"{why}; {note}" if note else why, confidence)

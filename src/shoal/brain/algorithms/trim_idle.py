@@ -45,7 +45,7 @@ def trim_idle(facts: JobFacts, history: History, limits: Limits, settings: Optim
 
 
 def _memory(facts: JobFacts, role: Role, settings: OptimizerSettings) -> int | None:
-    has = facts.roles[role].resource.memory
+    has = None if facts.roles[role].memory_pinned else facts.roles[role].resource.memory
     trends = [trend(node, facts, settings) for node in largest(facts, role)]
     watched = bool(trends) and all(each is not None and each.watched >= settings.trim_after for each in trends)
     need = needed_memory(facts, role, settings)

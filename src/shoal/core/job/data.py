@@ -12,9 +12,9 @@ from datetime import datetime
 
 from shoal.core import ledger as ledgers
 from shoal.core.errors import BadInput
-from shoal.core.job import failures
+from shoal.core.job import failures, servers
 from shoal.core.job.turn import Turn
-from shoal.core.job.values import DataAnswered, DataAsked, DataWoken, Job, Tell
+from shoal.core.job.values import DataAnswered, DataAsked, Job, Tell
 from shoal.core.ledger import Ask, Lease, Ledger, Owner, Verdict, Wake
 from shoal.core.nodes import NodeId, NodeStatus
 from shoal.core.rounds import DatasetRefusal, Departure, Extent, Given, Holding, Restore, Round, RoundAnswer, node_of
@@ -34,7 +34,7 @@ def asked(turn: Turn, event: DataAsked) -> None:
             unusable.append(DatasetRefusal(dataset=spec.name, reason=str(exc)))
     for extent in heard.extents:
         try:
-            _take(turn, *_extended(turn.job.ledger, extent))
+            turn.take(*_extended(turn.job.ledger, extent))
         except BadInput as exc:
             unusable.append(DatasetRefusal(dataset=extent.dataset, reason=str(exc)))
     for stand in heard.stands:
@@ -43,21 +43,24 @@ def asked(turn: Turn, event: DataAsked) -> None:
         except BadInput as exc:
             unusable.append(DatasetRefusal(dataset=stand.mark.spec.name, reason=str(exc)))
         else:
-            _take(turn, book, ())
+            turn.take(book, ())
     if heard.roll_call:
         _called(turn, event.node, {claim.owner for claim in heard.holding})
     for claim in heard.holding:
         void += _reunited(turn, claim)
+    contradicted = {refusal.dataset for refusal in unusable}
     for wish in heard.asks:
-        held_back = turn.job.reunion is not None and wish.want > 0
-        ask = replace(wish, want=0) if held_back else wish
+        stands = not servers.may_have_data(turn.job, event.node)
+        held_back = (turn.job.reunion is not None or stands) and wish.want > 0
+        # Who means another dataset by that name would train other records than are counted.
+        ask = replace(wish, want=0) if held_back or wish.dataset in contradicted else wish
         try:
             book, said = ledgers.exchange(turn.job.ledger, ask, turn.now)
         except BadInput as exc:
             unusable.append(DatasetRefusal(dataset=ask.dataset, reason=str(exc)))
             continue
         _progressed(turn, ask)
-        _take(turn, book, said.woken)
+        turn.take(book, said.woken)
         given.append(
             Given(
                 owner=ask.owner,
@@ -84,9 +87,11 @@ def asked(turn: Turn, event: DataAsked) -> None:
 
 
 def _held_back(turn: Turn, ask: Ask) -> Verdict:
-    """It waits until everybody is back."""
-    assert turn.job.reunion is not None
+    """It waits until everybody is back, or until it may train."""
     wake = Wake(ask.owner, ask.dataset)
+    if turn.job.reunion is None:
+        servers.held_back(turn, wake)
+        return Verdict.WAIT
     waiting = dict.fromkeys((*turn.job.reunion.waiting, wake))
     turn.job = replace(turn.job, reunion=replace(turn.job.reunion, waiting=tuple(waiting)))
     return Verdict.WAIT
@@ -105,7 +110,7 @@ def reunited(turn: Turn) -> None:
     if reunion is None or any(turn.job.nodes[node].is_live for node in reunion.missing):
         return
     turn.job = replace(turn.job, reunion=None)
-    _take(turn, turn.job.ledger, reunion.waiting)
+    turn.take(turn.job.ledger, reunion.waiting)
 
 
 def _extended(book: Ledger, extent: Extent) -> tuple[Ledger, tuple[Wake, ...]]:
@@ -141,7 +146,7 @@ def _restored(turn: Turn, node: NodeId, restores: tuple[Restore, ...]) -> Iterab
             continue
         turn.job = replace(turn.job, restored={**turn.job.restored, restore.owner: restore.number})
         turn.say(f"{restore.owner} restored a checkpoint: the data goes on from there")
-        _take(turn, book, woken)
+        turn.take(book, woken)
 
 
 def _reunited(turn: Turn, claim: Holding) -> Iterable[tuple[Owner, str, int]]:
@@ -149,7 +154,7 @@ def _reunited(turn: Turn, claim: Holding) -> Iterable[tuple[Owner, str, int]]:
         book, reunion = ledgers.reconnected(turn.job.ledger, claim.owner, claim.dataset, claim.leases, turn.now)
     except BadInput:  # a master without its predecessor's records knows no such dataset
         return [(claim.owner, claim.dataset, lease.attempt) for lease in claim.leases]
-    _take(turn, book, reunion.woken)
+    turn.take(book, reunion.woken)
     return [(claim.owner, claim.dataset, refusal.attempt) for refusal in reunion.refused]
 
 
@@ -157,7 +162,7 @@ def _called(turn: Turn, node: NodeId, present: set[Owner]) -> None:
     """These are all of a node: what others of it held goes to others. Their agent was lost with them."""
     for owner in _owners(turn.job.ledger):
         if node_of(owner) == node and owner not in present:
-            _take(turn, *ledgers.lost(turn.job.ledger, owner, charged=False, reason=f"{node} began anew"))
+            turn.take(*ledgers.lost(turn.job.ledger, owner, charged=False, reason=f"{node} began anew"))
 
 
 def _owners(book: Ledger) -> list[Owner]:
@@ -166,7 +171,7 @@ def _owners(book: Ledger) -> list[Owner]:
 
 
 def _departed(turn: Turn, gone: Departure) -> None:
-    _take(turn, *ledgers.lost(turn.job.ledger, gone.owner, charged=gone.charged, reason=gone.reason))
+    turn.take(*ledgers.lost(turn.job.ledger, gone.owner, charged=gone.charged, reason=gone.reason))
 
 
 def nodes_changed(turn: Turn, before: Job) -> None:
@@ -177,13 +182,13 @@ def nodes_changed(turn: Turn, before: Job) -> None:
         node = turn.job.nodes.get(node_of(owner))
         if node is None or not node.is_live:
             why = "it is unknown" if node is None else node.reason
-            _take(turn, *ledgers.lost(turn.job.ledger, owner, charged=False, reason=why))
+            turn.take(*ledgers.lost(turn.job.ledger, owner, charged=False, reason=why))
 
 
 def ticked(turn: Turn) -> None:
     due = ledgers.deadline(turn.job.ledger)
     if due is not None and turn.now >= due:
-        _take(turn, *ledgers.ticked(turn.job.ledger, turn.now))
+        turn.take(*ledgers.ticked(turn.job.ledger, turn.now))
 
 
 def gained(turn: Turn, steps: int) -> None:
@@ -254,9 +259,10 @@ def _progressed(turn: Turn, ask: Ask) -> None:
     count = _trained(job.ledger.dynamic[ask.dataset].held.get(ask.owner, {}), ask)
     if not count:
         return
-    if job.without_progress or job.budgets:
+    if job.without_progress or job.budgets or job.purses:
         budgets = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.budgets.items()}
-        job = replace(job, without_progress=0, budgets=budgets)
+        purses = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.purses.items()}
+        job = replace(job, without_progress=0, budgets=budgets, purses=purses)
     if job.gain.step is None:  # steps tell more, where there are any
         job = replace(job, gain=replace(job.gain, at=turn.now, samples=(job.gain.samples or 0) + count))
     turn.job = job
@@ -267,13 +273,3 @@ def _trained(held: Mapping[int, Lease], ask: Ask) -> int:
     done = {report.attempt: report.done for report in ask.progress}
     done |= {attempt: lease.stop - lease.start for attempt in ask.completed if (lease := held.get(attempt)) is not None}
     return sum(max(0, count - held[attempt].done) for attempt, count in done.items() if attempt in held)
-
-
-def _take(turn: Turn, book: Ledger, woken: tuple[Wake, ...]) -> None:
-    if book is not turn.job.ledger:
-        turn.job = replace(turn.job, ledger=book)
-    by_node: dict[NodeId, list[Wake]] = {}
-    for wake in woken:
-        by_node.setdefault(node_of(wake.owner), []).append(wake)
-    for node, wakes in by_node.items():
-        turn.tell(DataWoken(wakes=tuple(wakes)), node)

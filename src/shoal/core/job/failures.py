@@ -13,7 +13,8 @@ from shoal.core.hang import (
     WarnOfHang,
     decide_hang,
 )
-from shoal.core.job.members import is_seat_filled, one_fewer, replace_node, staying
+from shoal.core.job import servers
+from shoal.core.job.members import is_leaving, is_seat_filled, one_fewer, replace_node, staying
 from shoal.core.job.turn import Turn, without
 from shoal.core.job.values import (
     DumpStacks,
@@ -55,7 +56,7 @@ def process_exited(turn: Turn, event: ProcessExited) -> None:
     """A training process ended with something else than success."""
     if event.exit.error and not _is_fallout(turn.job, turn.job.nodes[event.node]):
         turn.job = replace(turn.job, error=event.exit.error)
-    if _is_early(turn.job, event.exit):
+    if _is_early(turn.job, event.exit) and _is_ranked(turn.job, event.node):
         _hold_back(turn, event)
     else:
         process_lost(turn, event.node, event.local_rank, event.exit)
@@ -84,8 +85,7 @@ def node_lost(turn: Turn, node_id: NodeId, cause: ExitCause, detail: str) -> Non
         turn.move(node_id, NodeStatus.FAILED, reason)
         fail(turn, reason)
         return
-    member = turn.job.rendezvous.members.get(node_id)
-    if member is not None and member.leaving:
+    if is_leaving(turn.job, node_id):
         reason = f"{node_id}: {detail} while it was leaving"
         turn.say(reason)
         _take_out(turn, node, NodeStatus.DELETED, cause, reason)
@@ -105,6 +105,7 @@ def _await_word(turn: Turn, node: Node, detail: str) -> None:
     committed = turn.job.rendezvous.committed
     was_fallout = _is_fallout(turn.job, node)
     _take_out(turn, node, NodeStatus.FAILED, ExitCause.GONE, reason)
+    servers.state_gone(turn, node, reason)
     lost = Unexplained(
         until=turn.now + turn.job.settings.explained_after,
         detail=detail,
@@ -128,6 +129,7 @@ def explained(turn: Turn, node_id: NodeId, exit: ProcessExit | None) -> None:
     cause, detail = ExitCause.GONE, lost.detail
     if exit is not None and cause_of(exit) in _WORTH_KNOWING:
         cause, detail = cause_of(exit), f"{lost.detail}; it ended with {describe(exit)}"
+        turn.put(replace(turn.job.nodes[node_id], exit_cause=cause))
     _recover(turn, turn.job.nodes[node_id], cause, detail, node_lost=True, uptime=lost.uptime, lost=lost)
 
 
@@ -149,26 +151,28 @@ def _recover(
 ) -> None:
     """`lost`: it was taken out of everything when it went, and as it was then it is judged."""
     job = turn.job
+    cause = _told(job, node, cause)
     settings = job.settings.recovery
     if job.gain.step is None and uptime >= settings.quick_death:
         turn.job = job = replace(job, without_progress=0)
-    budget = job.budgets.get(node.seat, Budget(limit=job.spec.max_restarts))
+    budget = _budget(job, node)
     failure = Failure(
         node=node.id,
         cause=cause,
         detail=detail,
         node_lost=node_lost,
-        can_replace=not node.external,
+        can_replace=not node.external or node.role is Role.PS,  # where servers join, another does
         critical=node.role in _CRITICAL or len(staying(job)) - (lost is None) < job.spec.min_nodes,
         fallout=_is_fallout(job, node) if lost is None else lost.fallout,
         newcomer=_is_newcomer(job, node) if lost is None else lost.newcomer,
         host=node.host,
         memory=node.resource.memory,
-        memory_limit=job.spec.memory_limit,
+        memory_limit=_memory_limit(job, node.role),
+        can_share=_can_share(job, node),
     )
     decision = decide_recovery(failure, budget, without_progress=job.without_progress, now=turn.now, settings=settings)
     if not (failure.fallout and cause is ExitCause.USER_ERROR):
-        _count(turn, node.seat, budget, decision)
+        _count(turn, node, budget, decision)
     committed = job.rendezvous.committed
     if lost is None:
         turn.job = replace(turn.job, fallen=committed.generation if committed is not None else 0)
@@ -178,7 +182,9 @@ def _recover(
             _restart_processes(turn, node, decision.reason)
         case RelaunchNode():
             _take_out(turn, node, NodeStatus.FAILED, cause, decision.reason)
-            if is_seat_filled(turn.job, node):
+            if turn.job.servers is not None and node.role is Role.PS:
+                _replace_server(turn, node, decision)
+            elif is_seat_filled(turn.job, node):
                 # By a master before this one, which could not write it down.
                 turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(node,), reason=decision.reason)))
             else:
@@ -187,12 +193,60 @@ def _recover(
             ended_well = cause in (ExitCause.LEFT, ExitCause.SUCCEEDED)
             if not node_lost:
                 turn.tell(LeaveNode(reason=decision.reason, grace=job.settings.grace), node.id)
-            turn.job = one_fewer(turn.job)
+            if turn.job.servers is None or (node.role is Role.WORKER and not node.is_released):
+                turn.job = one_fewer(turn.job)
             _take_out(turn, node, NodeStatus.SUCCEEDED if ended_well else NodeStatus.FAILED, cause, decision.reason)
             plan = ScalePlan(remove_nodes=(turn.job.nodes[node.id],), reason=decision.reason)
             turn.effects.append(Scale(plan=plan))
+            if node.role is Role.PS:
+                servers.server_lost(turn, node, decision.reason)
         case FailJob():
             fail(turn, decision.reason)
+
+
+def _memory_limit(job: Job, role: Role) -> int | None:
+    """MiB that a node may have: what the job's optimizer would stop at is the limit of a relaunch too."""
+    known = (job.spec.memory_limit_of(role), None if job.spec.sizing is None else job.spec.sizing.limits.node_memory)
+    return min((limit for limit in known if limit is not None), default=None)
+
+
+def _can_share(job: Job, node: Node) -> bool:
+    """Whether there may be more parameter servers than there are, and somebody who asks for them. Who took its place
+    with as much memory has shown that it did not help: then nobody does."""
+    spec = job.spec
+    if spec.ps is None or spec.sizing is None or node.role is not Role.PS or Role.PS in job.sizing.pins:
+        return False
+    if any(_ran_out_before(node, each) for each in job.nodes.values()):
+        return False
+    there = [each for each in job.nodes.values() if each.role is Role.PS and each.is_live and not each.is_released]
+    return len({node.id, *(each.id for each in there)}) < spec.ps.max_servers
+
+
+def _ran_out_before(node: Node, other: Node) -> bool:
+    """Whether the other had the node's seat before it, and ran out of as much memory."""
+    is_before = (other.role, other.seat) == (node.role, node.seat) and other.number != node.number
+    return is_before and other.exit_cause is ExitCause.OOM and other.resource.memory == node.resource.memory
+
+
+def _told(job: Job, node: Node, cause: ExitCause) -> ExitCause:
+    """Who trains with parameter servers leaves at every SIGTERM, whoever sent it. Only those that we have let go have
+    left; the others were evicted, or somebody has terminated them, and the job still counts on them."""
+    is_evicted = cause is ExitCause.LEFT and job.servers is not None and not node.is_released
+    return ExitCause.KILLED if is_evicted else cause
+
+
+def _replace_server(turn: Turn, node: Node, decision: RelaunchNode) -> None:
+    """Who takes its rank, if anybody has to, is the manager's to say."""
+    turn.effects.append(Scale(plan=ScalePlan(remove_nodes=(turn.job.nodes[node.id],), reason=decision.reason)))
+    resource = None if decision.memory is None else replace(node.resource, memory=decision.memory)
+    servers.server_lost(turn, node, decision.reason, resource=resource, avoid=decision.avoid)
+
+
+def refuse(turn: Turn, node_id: NodeId, reason: str) -> None:
+    """A worker cannot be in this job, and would not fit any better if it were started again."""
+    node = turn.job.nodes[node_id]
+    if node.is_live and not turn.is_ending:
+        _recover(turn, node, ExitCause.DO_NOT_RESTART, reason, node_lost=False, uptime=turn.now - node.since)
 
 
 def _is_fallout(job: Job, node: Node) -> bool:
@@ -203,6 +257,9 @@ def _is_fallout(job: Job, node: Node) -> bool:
 
 def _is_newcomer(job: Job, node: Node) -> bool:
     """Others hold the job's state, and this incarnation never did."""
+    if job.servers is not None:
+        known = job.servers.trainers.get(node.id)
+        return job.servers.current is not None and (known is None or known.active is None)
     committed, ranked = job.rendezvous.committed, _ranked(job, node)
     if committed is None or ranked is None:
         return job.gain.step is not None
@@ -216,7 +273,20 @@ def _ranked(job: Job, node: Node) -> WorldMember | None:
     return ranked if ranked is not None and ranked.incarnation == node.incarnation else None
 
 
-def _count(turn: Turn, seat: int, budget: Budget, decision: Recovery) -> None:
+def _budget(job: Job, node: Node) -> Budget:
+    known = job.budgets.get(node.seat) if _is_worker(job, node) else job.purses.get(_purse(node))
+    return known or Budget(limit=job.spec.max_restarts)
+
+
+def _is_worker(job: Job, node: Node) -> bool:
+    return job.servers is None or node.role is Role.WORKER
+
+
+def _purse(node: Node) -> str:
+    return f"{node.role}-{node.seat}"
+
+
+def _count(turn: Turn, node: Node, budget: Budget, decision: Recovery) -> None:
     """Charge what the decision says, once, where it is made."""
     match decision:
         case RestartProcesses(charged=True) | RelaunchNode(charged=True):
@@ -226,7 +296,10 @@ def _count(turn: Turn, seat: int, budget: Budget, decision: Recovery) -> None:
             budget = budget.lost(turn.now, turn.job.settings.recovery)
         case EndMember() | FailJob():
             return
-    turn.job = replace(turn.job, budgets={**turn.job.budgets, seat: budget})
+    if _is_worker(turn.job, node):
+        turn.job = replace(turn.job, budgets={**turn.job.budgets, node.seat: budget})
+    else:
+        turn.job = replace(turn.job, purses={**turn.job.purses, _purse(node): budget})
 
 
 def _restart_processes(turn: Turn, node: Node, reason: str) -> None:
@@ -241,6 +314,9 @@ def _restart_processes(turn: Turn, node: Node, reason: str) -> None:
 
 def drop_out(turn: Turn, node: NodeId, incarnation: int, reason: str) -> None:
     """The node is in no world any more, and comes back as this incarnation."""
+    if turn.job.servers is not None:
+        servers.process_down(turn, turn.job.nodes[node], reason)
+        return
     # Plain scripts restart everywhere, so this node is back as soon as the others; so is everybody in the first round.
     awaited = not turn.job.sdk or turn.job.rendezvous.committed is None
     turn.follow(world.dropped(turn.job.rendezvous, node, incarnation, awaited=awaited, now=turn.now, reason=reason))
@@ -254,6 +330,7 @@ def _take_out(turn: Turn, node: Node, to: NodeStatus, cause: ExitCause, reason: 
     turn.put(replace(turn.job.nodes[node.id], exit_cause=cause))
     turn.move(node.id, to, reason)
     turn.follow(world.lost(turn.job.rendezvous, node.id, now=turn.now, reason=reason))
+    servers.node_gone(turn, turn.job.nodes[node.id], reason)
 
 
 # The same error everywhere -------------------------------------------------------------------------------
@@ -282,8 +359,14 @@ def _failed_everywhere(job: Job) -> bool:
     """Every process the job has had so far failed; none ended well."""
     assert job.early is not None
     failed = {(node, local_rank) for node, local_rank, _ in job.early.exits}
-    ran = [node for node in job.nodes.values() if node.status not in (NodeStatus.DELETED, NodeStatus.FAILED)]
+    over = (NodeStatus.DELETED, NodeStatus.FAILED)
+    ran = [node for node in job.nodes.values() if node.status not in over and _is_ranked(job, node.id)]
     return all((node.id, rank) in failed for node in ran for rank in range(_slots(job, node.id)))
+
+
+def _is_ranked(job: Job, node: NodeId) -> bool:
+    """Whether it trains, as all others of its kind do."""
+    return job.servers is None or job.nodes[node].role in servers.TRAINERS
 
 
 def _slots(job: Job, node: NodeId) -> int:
@@ -417,7 +500,7 @@ def end(turn: Turn, how: JobPhase, reason: str, *, grace: timedelta | None = Non
     )
     turn.say(reason)
     running = [n.id for n in turn.job.nodes.values() if n.status is NodeStatus.RUNNING]
-    turn.tell(StopNode(reason=reason, grace=grace), *running)
+    turn.tell(StopNode(reason=reason, grace=grace, has_failed=how is JobPhase.FAILED), *running)
     pending = tuple(n for n in turn.job.nodes.values() if n.is_live and n.status is not NodeStatus.RUNNING)
     for node in pending:
         turn.move(node.id, NodeStatus.DELETED, reason)

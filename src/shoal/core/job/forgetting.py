@@ -59,7 +59,17 @@ def _referred(job: Job) -> set[NodeId]:
     worlds = (member.node for world in (r.committed, r.pending) if world is not None for member in world.members)
     early = () if job.early is None else (node for node, _, _ in job.early.exits)
     reunion = () if job.reunion is None else job.reunion.missing
-    return {*worlds, *r.members, *early, *reunion, *job.unexplained, *job.seen, *job.places}
+    return {
+        *worlds,
+        *r.members,
+        *early,
+        *reunion,
+        *job.unexplained,
+        *job.seen,
+        *job.places,
+        *job.successors,
+        *job.successors.values(),
+    }
 
 
 def is_forgotten(job: Job, node: NodeId) -> bool:

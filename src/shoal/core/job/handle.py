@@ -9,13 +9,14 @@ from typing import assert_never
 
 from shoal.core import ledger, world
 from shoal.core.exits import ExitCause, ProcessExit, cause_of, describe
-from shoal.core.job import data, failures, forgetting, members
+from shoal.core.job import data, ending, failures, forgetting, members, plans, servers, sizing, standstill
 from shoal.core.job.respecify import difference, respecified, world_settings
 from shoal.core.job.turn import Turn
 from shoal.core.job.values import (
     KEPT_SPEED,
     AgentDisconnected,
     AgentJoined,
+    CountPinned,
     DataAsked,
     Effect,
     End,
@@ -30,22 +31,28 @@ from shoal.core.job.values import (
     NodeEvent,
     NodeExited,
     NodeFinished,
+    NodeGoing,
     NodeLeft,
     NodeReady,
     NodesAnnounced,
     NodeSucceeded,
     PeerLost,
+    PlanAsked,
     ProcessExited,
     ResizeTold,
+    ResourcePinned,
     RestartNode,
     Scale,
     ScaleAsked,
     Seen,
+    ServersGranted,
+    Sized,
     SpecChanged,
     StepGained,
     StopAsked,
     StopNode,
     Ticked,
+    WordSaid,
 )
 from shoal.core.nodes import Node, NodeId, NodeStatus, Role
 from shoal.core.plans import ScalePlan
@@ -71,13 +78,19 @@ def fresh_job(spec: JobSpec, settings: JobSettings, now: datetime) -> Job:
         started=now,
         rendezvous=Rendezvous(settings=world_settings(spec, settings)),
         gain=Gain(at=now),
+        sizing=sizing.begins(platform_grows=spec.platform_grows),
+        sdk=spec.ps is not None,  # its processes are started at once, and speak for themselves
     )
 
 
 def begun(job: Job, *, nodes: int, awaited_joins: int, now: datetime) -> Turned:
     """Let a job without nodes begin with so many."""
     turn = Turn(replace(job, target=nodes + awaited_joins), now)
+    servers.begin(turn)
     members.launch(turn, nodes, reason=job.reason)
+    if job.spec.fills_grant or not job.spec.platform_grows:
+        for role in ending.alone(job.spec):
+            members.launch(turn, 1, role=role, reason=job.reason)
     for _ in range(awaited_joins):
         node = _add_external(turn, "it is expected to join by itself")
         turn.job = replace(turn.job, places=turn.job.places | {node.id})
@@ -98,8 +111,11 @@ class Rejected:
     reason: str
 
 
-def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tuple[Job, Admitted | Rejected]:
-    """May this agent in? One without a name joins by itself and is given one. The caller then sends `AgentJoined`.
+def admit(
+    job: Job, node: NodeId | None, incarnation: int, now: datetime, *, role: Role = Role.WORKER
+) -> tuple[Job, Admitted | Rejected]:
+    """May this agent in? One without a name joins by itself, in this role, and is given one. The caller then sends
+    `AgentJoined`.
 
     A member of a job that is ending may: it is told to stop, with the time that is left for it. So may one that speaks
     for a later incarnation than is known: the master that started it could not write it down (`AgentJoined` does).
@@ -107,6 +123,8 @@ def admit(job: Job, node: NodeId | None, incarnation: int, now: datetime) -> tup
     known = job.nodes.get(node) if node is not None else None
     if job.ended is not None or (job.ending is not None and known is None):
         return job, Rejected(reason=f"job {job.spec.name} is ending: {job.reason}")
+    if node is None and role is Role.PS:
+        return _admit_server(job, now)
     if node is None:
         return _admit_newcomer(job, now)
     if known is None and forgetting.is_forgotten(job, node):
@@ -133,10 +151,17 @@ def _admit_newcomer(job: Job, now: datetime) -> tuple[Job, Admitted | Rejected]:
     return turn.job, Admitted(node=joined.id, incarnation=joined.incarnation)
 
 
+def _admit_server(job: Job, now: datetime) -> tuple[Job, Admitted | Rejected]:
+    if job.spec.ps is None or not job.spec.ps.joins:
+        return job, Rejected(reason=f"job {job.spec.name} has no parameter servers that join by themselves")
+    turn = Turn(job, now)
+    node = servers.place_for_newcomer(turn)
+    return turn.job, Admitted(node=node.id, incarnation=node.incarnation)
+
+
 def _add_external(turn: Turn, reason: str) -> Node:
     number = turn.job.next_number
-    taken = {node.seat for node in turn.job.nodes.values() if node.is_live}
-    seat = next(s for s in range(len(taken) + 1) if s not in taken)
+    seat = members.free_seats(turn.job, Role.WORKER, 1)[0]
     node = Node(
         role=Role.WORKER,
         number=number,
@@ -148,6 +173,8 @@ def _add_external(turn: Turn, reason: str) -> Node:
     )
     turn.put(node)
     turn.job = replace(turn.job, next_number=number + 1)
+    if turn.job.servers is not None:
+        return node
     awaited = turn.job.rendezvous.committed is None
     turn.follow(world.expect(turn.job.rendezvous, node.id, 1, awaited=awaited, now=turn.now))
     return node
@@ -160,21 +187,40 @@ def handle(job: Job, event: Event, now: datetime) -> Turned:
     turn = Turn(job, now)
     if job.ended is None:
         _react(turn, event)
+        for node, reason in turn.refused.items():
+            failures.refuse(turn, node, reason)
+        plans.settle(turn)
         data.nodes_changed(turn, job)
         data.reunited(turn)
         data.settled(turn)
         _settle(turn)
+        if turn.job.target != job.target:
+            turn.job = replace(turn.job, target_since=now)
     return turn.job, tuple(turn.effects)
 
 
 def _react(turn: Turn, event: Event) -> None:
     match event:
-        case Ticked(late=late):
+        case Ticked(late=late, are_words_held=are_words_held):
+            if are_words_held:
+                servers.put_off(turn)
             _tick(turn, late)
         case ScaleAsked():
+            sizing.scaled(turn, event)
             members.scale(turn, event)
+        case Sized():
+            sizing.sized(turn, event)
+        case CountPinned():
+            sizing.pinned(turn, event)
+        case ResourcePinned():
+            sizing.resource_pinned(turn, event)
+        case PlanAsked():
+            sizing.planned(turn, event)
+            plans.follow(turn, event)
         case NodesAnnounced(nodes=nodes):
             members.adopt(turn, nodes)
+        case ServersGranted():
+            servers.granted(turn, event)
         case SpecChanged(spec=spec):
             _respecified(turn, spec)
         case StopAsked(reason=reason, grace=grace):
@@ -193,6 +239,7 @@ def _respecified(turn: Turn, spec: JobSpec) -> None:
     turn.job = respecified(turn.job, spec)
     if turn.job.ending is None and turn.job.spec != before:
         turn.say(f"the job's spec has changed: {difference(before, turn.job.spec)}")
+        sizing.given_anew(turn, before)
         turn.follow(world.ticked(turn.job.rendezvous, now=turn.now))
 
 
@@ -207,16 +254,19 @@ def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
             _node_exited(turn, node, exit)
         case NodeLeft():
             _left(turn, node)
+        case NodeGoing():
+            servers.going(turn, node)
         case HeartbeatSeen(incarnation=incarnation, processes=processes):
             data.heard_from(turn, node.id)
             seen = turn.job.seen.get(node.id)
             if seen is not None:
                 current = processes if incarnation == node.incarnation else seen.processes
-                turn.put_seen(node.id, replace(seen, at=now, processes=current))
+                turn.put_seen(node.id, replace(standstill.heard(seen, current), at=now))
         case ResizeTold():
             _resized(turn, event)
         case DataAsked():
             data.asked(turn, event)
+            standstill.asked(turn, node.id)
         case _ if event.incarnation != node.incarnation:
             return
         case NodeReady():
@@ -235,6 +285,8 @@ def _react_to_node(turn: Turn, event: NodeEvent, node: Node) -> None:
             _ended_well(turn, node, "its processes ended well")
         case StepGained():
             _gained(turn, event)
+        case WordSaid():
+            servers.said(turn, event, node)
         case _:
             assert_never(event)
 
@@ -251,10 +303,18 @@ def _joined(turn: Turn, event: AgentJoined, node: Node) -> None:
         Seen(connected=True, at=turn.now, pid=event.pid, address=event.address, processes=processes),
     )
     if turn.job.ending is not None:
-        turn.tell(StopNode(reason=turn.job.reason, grace=_time_to_stop(turn.job, turn.now)), node.id)
+        grace, has_failed = _time_to_stop(turn.job, turn.now), turn.job.ending is JobPhase.FAILED
+        turn.tell(StopNode(reason=turn.job.reason, grace=grace, has_failed=has_failed), node.id)
         return
     if event.incarnation < node.incarnation:
         turn.tell(RestartNode(incarnation=node.incarnation, sdk=turn.job.sdk, reason=node.reason), node.id)
+    if turn.job.servers is not None:
+        if event.incarnation > node.incarnation:
+            turn.put(replace(turn.job.nodes[node.id], incarnation=event.incarnation))
+            failures.drop_out(turn, node.id, event.incarnation, f"{node.id} restarted its processes")
+        servers.joined(turn, turn.job.nodes[node.id])
+        plans.has_come(turn, node.id)
+        return
     if node.id not in turn.job.rendezvous.members:
         turn.tell(LeaveNode(reason=node.reason, grace=turn.job.settings.grace), node.id)
         return
@@ -323,6 +383,7 @@ def _ready(turn: Turn, event: NodeReady, node: Node) -> None:
     turn.follow(
         world.ready(turn.job.rendezvous, node.id, node.incarnation, address=address, steps=event.steps, now=turn.now)
     )
+    plans.has_come(turn, node.id)
 
 
 def _use_sdk(turn: Turn, told_by: NodeId) -> None:
@@ -341,6 +402,7 @@ def _disconnected(turn: Turn, node: Node) -> None:
         return
     until = turn.now + turn.job.settings.suspect_after
     turn.put_seen(node.id, replace(seen, connected=False, suspect_until=until))
+    servers.out_of_touch(turn, node)
     if turn.job.ending is not None:
         turn.move(node.id, NodeStatus.DELETED, turn.job.reason)
     elif turn.job.peer_closed is not None and _in_world(turn.job, node.id):
@@ -352,6 +414,9 @@ def _node_exited(turn: Turn, node: Node, exit: ProcessExit) -> None:
         turn.move(node.id, NodeStatus.DELETED, turn.job.reason)
         return
     member = turn.job.rendezvous.members.get(node.id)
+    if exit.code == 0 and servers.is_needed(turn.job, node):
+        failures.node_lost(turn, node.id, ExitCause.GONE, "it ended, and was not told to")
+        return
     if exit.code == 0 and (member is None or member.leaving or turn.job.rendezvous.released):
         _ended_well(turn, node, "it left" if not turn.job.rendezvous.released else "it ended after training")
         return
@@ -361,6 +426,13 @@ def _node_exited(turn: Turn, node: Node, exit: ProcessExit) -> None:
 
 def _left(turn: Turn, node: Node) -> None:
     """It was drained; or it goes by itself, and then the world it is in has lost a member that nobody replaces."""
+    if turn.job.servers is not None:
+        node = replace(node, exit_cause=ExitCause.LEFT)
+        turn.put(node)
+        if not node.is_released and node.role is Role.WORKER:
+            turn.job = members.one_fewer(turn.job)
+        _ended_well(turn, node, "it was drained" if node.is_released else "it left by itself")
+        return
     member = turn.job.rendezvous.members.get(node.id)
     if member is not None and not member.leaving and member.standing is not Standing.EXPECTED:
         reason = f"{node.id}: it left by itself"
@@ -370,9 +442,13 @@ def _left(turn: Turn, node: Node) -> None:
 
 
 def _ended_well(turn: Turn, node: Node, reason: str) -> None:
+    if servers.is_needed(turn.job, node):
+        failures.node_lost(turn, node.id, ExitCause.GONE, f"{reason}, and its parameters with it")
+        return
     # Who goes because the job is suspended has not done its work.
     turn.move(node.id, NodeStatus.DELETED if turn.job.is_suspended else NodeStatus.SUCCEEDED, reason)
     turn.follow(world.completed(turn.job.rendezvous, node.id, now=turn.now))
+    servers.node_gone(turn, turn.job.nodes[node.id], reason)
     turn.say(f"{node.id}: {reason}")
     plan = ScalePlan(remove_nodes=(turn.job.nodes[node.id],), reason=f"{node.id}: {reason}")
     turn.effects.append(Scale(plan=plan))
@@ -393,7 +469,8 @@ def _peer_lost(turn: Turn, event: PeerLost) -> None:
 def _gained(turn: Turn, event: StepGained) -> None:
     job = turn.job
     running = job.rendezvous.committed
-    if running is None or running.generation != event.generation:
+    in_world = running is not None and running.generation == event.generation
+    if not in_world and (job.servers is None or job.servers.chief != event.node):
         return
     gain = job.gain
     if gain.speed and event.step > gain.speed[-1][1]:
@@ -414,7 +491,8 @@ def _gained(turn: Turn, event: StepGained) -> None:
         gain = replace(gain, step=event.step)
         settings = job.settings.recovery
         budgets = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.budgets.items()}
-        job = replace(job, without_progress=0, budgets=budgets)
+        purses = {seat: budget.forgiven(turn.now, settings) for seat, budget in job.purses.items()}
+        job = replace(job, without_progress=0, budgets=budgets, purses=purses)
     turn.job = replace(job, gain=gain)
     data.gained(turn, event.step)
 
@@ -450,6 +528,8 @@ def _tick(turn: Turn, late: timedelta) -> None:
         _pardon(turn, late)
     turn.follow(world.ticked(turn.job.rendezvous, now=turn.now))
     data.ticked(turn)
+    standstill.check(turn)
+    servers.tick(turn, standstill.moved(turn.job, turn.now))
     if turn.job.early is not None and turn.now >= turn.job.early.until:
         failures.settle_early(turn)
     for node, why in _gone(turn.job, turn.now):
@@ -469,7 +549,12 @@ def _pardon(turn: Turn, late: timedelta) -> None:
     """The master itself was away for so long: what the nodes said meanwhile is still to be read."""
     job = turn.job
     seen = {
-        node: replace(s, at=s.at + late, suspect_until=s.suspect_until + late if s.suspect_until else None)
+        node: replace(
+            s,
+            at=s.at + late,
+            suspect_until=s.suspect_until + late if s.suspect_until else None,
+            still_since=s.still_since + late if s.still_since else None,
+        )
         for node, s in job.seen.items()
     }
     turn.job = replace(job, seen=seen, gain=replace(job.gain, at=job.gain.at + late))
@@ -511,9 +596,12 @@ def _current(job: Job) -> int:
 
 
 def _check_short(turn: Turn) -> None:
-    """Too few nodes for too long ends the job; launched nodes that never register count as missing."""
+    """Too few nodes for too long ends the job; launched nodes that never register count as missing, those that have
+    done their work do not."""
     job = turn.job
-    there = sum(1 for n in job.nodes.values() if n.status is NodeStatus.RUNNING)
+    there = sum(1 for n in job.nodes.values() if n.status is NodeStatus.RUNNING) + len(_done(job))
+    if job.servers is not None:
+        there = ending.workers_counted(job)
     if there >= min(job.spec.min_nodes, job.target):
         turn.job = replace(job, short_since=None)
     elif job.short_since is None:
@@ -528,6 +616,7 @@ def deadline(job: Job) -> datetime | None:
     if job.ending is not None:
         return job.end_by
     times = [world.deadline(job.rendezvous), job.early.until if job.early else None, ledger.deadline(job.ledger)]
+    times.append(servers.deadline(job))
     times += [lost.until for lost in job.unexplained.values()]
     times += [seen.suspect_until for seen in job.seen.values() if seen.suspect_until is not None]
     if job.peer_closed is not None:
@@ -542,7 +631,10 @@ def _settle(turn: Turn) -> None:
     job = turn.job
     if job.ending is None:
         _drop_unfilled(turn)
-        if not job.is_suspended:
+        if job.servers is not None:
+            servers.settle(turn)
+            ending.settle(turn)
+        elif not job.is_suspended:
             _check_success(turn)
             _check_hopeless(turn)
         job = turn.job
@@ -551,6 +643,9 @@ def _settle(turn: Turn) -> None:
         if over or not any(n.is_live for n in job.nodes.values()):
             turn.job = replace(job, phase=job.ending, ended=turn.now)
             turn.effects.append(End())
+        return
+    if job.servers is not None:
+        turn.job = ending.phased(job)
         return
     r = job.rendezvous
     phase = JobPhase.STARTING if r.committed is None else JobPhase.RUNNING if r.running else JobPhase.RESIZING
@@ -565,7 +660,8 @@ def _settle(turn: Turn) -> None:
 
 def _drop_unfilled(turn: Turn) -> None:
     """Places for nodes that join by themselves are kept for the first world only."""
-    if turn.job.rendezvous.committed is None or not turn.job.places:
+    has_begun = turn.job.rendezvous.committed is not None or ending.has_begun(turn.job)
+    if not has_begun or not turn.job.places:
         return
     for node in sorted(turn.job.places):
         turn.move(node, NodeStatus.DELETED, "it had not joined when the first world began")
@@ -586,15 +682,28 @@ def _check_success(turn: Turn) -> None:
 
 
 def _check_hopeless(turn: Turn) -> None:
-    """Members that ended well do not come back: if those left are fewer than the minimum, no world can be formed."""
+    """Members that ended well do not come back: if those left are fewer than the minimum, no world can be formed. Where
+    data is dealt in shards, those left need nobody: they make a smaller one and train what remains."""
     r, job = turn.job.rendezvous, turn.job
     if job.ending is not None or r.committed is None or r.running is not None or r.pending is not None or r.released:
         return
-    done = [m.node for m in r.committed.members if job.nodes[m.node].status is NodeStatus.SUCCEEDED]
-    left = len(members.staying(job))
-    if done and left < job.spec.min_nodes:
-        names = ", ".join(done)
+    done, left = _done(job), len(members.staying(job))
+    if not done or left >= r.settings.min_nodes:
+        return
+    names = ", ".join(done)
+    if job.ledger.dynamic and left and job.spec.node_unit == 1:
+        turn.say(f"{names} ended well: {left} can go on without")
+        r = replace(r, settings=replace(r.settings, min_nodes=left))
+        turn.follow(world.ticked(r, now=turn.now))
+    elif left < job.spec.min_nodes:
         failures.fail(turn, f"{names} ended well, {left} left to recover, {job.spec.min_nodes} are needed")
+
+
+def _done(job: Job) -> list[NodeId]:
+    """The members of the last world that ended well by themselves."""
+    committed = job.rendezvous.committed
+    members = () if committed is None else committed.members
+    return [m.node for m in members if job.nodes[m.node].status is NodeStatus.SUCCEEDED]
 
 
 def _in_world(job: Job, node: NodeId) -> bool:

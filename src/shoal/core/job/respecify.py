@@ -8,7 +8,8 @@ must count alike, so a higher maximum of nodes makes no larger batch of a job th
 import sys
 from dataclasses import replace
 
-from shoal.core.job.values import Job, JobSettings, JobSpec
+from shoal.core.job.servers import settings_of
+from shoal.core.job.values import Job, JobSettings, JobSpec, PSSpec
 from shoal.core.world import WorldSettings
 
 _WORDS = {
@@ -16,12 +17,15 @@ _WORDS = {
     "max_nodes": "at most {} nodes",
     "node_unit": "nodes in units of {}",
     "max_restarts": "{} restarts for each seat",
-    "memory_limit": "at most {} MiB of memory for a node",
+    "memory_limit": "at most {} MiB of memory for all nodes",
     "nproc": "{} processes per node",
     "global_batch": "{} micro-batches in a step",
     "fills_grant": "its master launches its nodes: {}",
+    "sizing": "it sizes itself within other limits",
+    "ps": "{0.min_servers} to {0.max_servers} parameter servers",
 }
 _NONE = {
+    "sizing": "it does not size itself",
     "memory_limit": "no limit of memory",
     "global_batch": "as many micro-batches in a step as there can be processes",
 }
@@ -50,7 +54,18 @@ def following(job: Job, asked: JobSpec) -> JobSpec:
         nproc=job.spec.nproc if has_nodes else asked.nproc,
         global_batch=_batch(job.spec, asked) if has_nodes else asked.global_batch,
         fills_grant=asked.fills_grant,
+        sizing=asked.sizing,
+        ps=_servers(job.spec.ps, asked.ps),
     )
+
+
+def _servers(ps: PSSpec | None, asked: PSSpec | None) -> PSSpec | None:
+    """The bounds may change; whether there are parameter servers at all, and all else about them, may not."""
+    if ps is None or asked is None:
+        return ps
+    low, high = asked.min_servers, asked.max_servers
+    first = None if ps.servers is None else min(max(ps.servers, low), high)
+    return replace(ps, min_servers=low, max_servers=high, servers=first)
 
 
 def _batch(spec: JobSpec, asked: JobSpec) -> int | None:
@@ -63,9 +78,11 @@ def respecified(job: Job, asked: JobSpec) -> Job:
     spec = following(job, asked)
     if spec == job.spec:
         return job
+    m = job.servers
     return replace(
         job,
         spec=spec,
+        servers=None if m is None else replace(m, settings=settings_of(spec, job.settings)),
         rendezvous=replace(job.rendezvous, settings=world_settings(spec, job.settings)),
         budgets={seat: replace(budget, limit=spec.max_restarts) for seat, budget in job.budgets.items()},
     )

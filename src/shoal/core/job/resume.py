@@ -11,7 +11,7 @@ from datetime import datetime
 
 from shoal.core import ledger
 from shoal.core.errors import BadInput
-from shoal.core.job import data
+from shoal.core.job import data, servers, sizing
 from shoal.core.job.handle import Turned, begun, fresh_job
 from shoal.core.job.takeover import noted
 from shoal.core.job.values import Job, JobSettings, JobSpec
@@ -47,7 +47,11 @@ def resumed(
         ledger=ledger.resumed(before.ledger, term),
         resumed=before.resumed + 1,
         statistics=before.statistics,
+        sizing=sizing.resumed(before.sizing) if spec.sizing is not None else fresh.sizing,
     )
+    job = servers.resumed(job, before)
+    if spec.sizing is not None and before.spec.sizing is not None and not awaited_joins:
+        nodes = min(max(before.target, spec.min_nodes), spec.max_nodes)  # what it had found to be its size
     return begun(noted(job, _words(before, term), now), nodes=nodes, awaited_joins=awaited_joins, now=now)
 
 

@@ -8,9 +8,22 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from shoal.core.job.values import KEPT_DECISIONS, KEPT_RESIZES, Command, Effect, Job, LeaveNode, Scale, Seen, Tell
+from shoal.core.job.values import (
+    KEPT_DECISIONS,
+    KEPT_RESIZES,
+    Command,
+    DataWoken,
+    Effect,
+    Job,
+    LeaveNode,
+    Scale,
+    Seen,
+    Tell,
+)
+from shoal.core.ledger import Ledger, Wake
 from shoal.core.nodes import Node, NodeId, NodeStatus
 from shoal.core.plans import ScalePlan
+from shoal.core.rounds import node_of
 from shoal.core.view import DecisionView, ResizeView
 from shoal.core.world import Commit, Dismiss, Interrupt, Pause, Prepare, Release, Step, World
 
@@ -23,6 +36,8 @@ class Turn:
         self.job = job
         self.now = now
         self.effects: list[Effect] = []
+        self.refused: dict[NodeId, str] = {}
+        """Workers that cannot be in this job, and why."""
 
     @property
     def is_ending(self) -> bool:
@@ -49,6 +64,16 @@ class Turn:
         """Record a decision for people."""
         line = DecisionView(at=self.now, reason=reason)
         self.job = replace(self.job, decisions=(*self.job.decisions, line)[-KEPT_DECISIONS:])
+
+    def take(self, book: Ledger, woken: tuple[Wake, ...]) -> None:
+        """Take the next ledger over, and tell those who waited and can go on."""
+        if book is not self.job.ledger:
+            self.job = replace(self.job, ledger=book)
+        by_node: dict[NodeId, list[Wake]] = {}
+        for wake in woken:
+            by_node.setdefault(node_of(wake.owner), []).append(wake)
+        for node, wakes in by_node.items():
+            self.tell(DataWoken(wakes=tuple(wakes)), node)
 
     def follow(self, step: Step) -> None:
         """Take the next rendezvous over and pass on what it wants told."""

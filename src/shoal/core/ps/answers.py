@@ -6,6 +6,7 @@ from typing import assert_never
 from shoal.core.nodes import NodeId, Role
 from shoal.core.ps.cluster import FromCheckpoint, LiveCopy, PSCheckpoint
 from shoal.core.ps.losses import is_committed, trainer_left
+from shoal.core.ps.patience import RETRY
 from shoal.core.ps.steps import abandon, again, commit, saved, send_errand
 from shoal.core.ps.turn import Turn
 from shoal.core.ps.values import KEPT_CHECKPOINTS, CheckpointKept, Kind, Phase, PSManager, RefuseTrainer, Trainer
@@ -64,7 +65,7 @@ def answered(turn: Turn, trainer: Trainer, word: FromTrainer) -> None:
             _prepare_failed(turn, trainer, version, reason)
         case Drained(barrier=barrier):
             if barrier == trainer.halted:
-                turn.put(replace(trainer, drained=True))
+                turn.put(replace(trainer, drained=True, missed=0))
         case Moved(version=version, attempt=attempt):
             if _is_answer(m, trainer, version, attempt):
                 commit(turn)
@@ -73,8 +74,8 @@ def answered(turn: Turn, trainer: Trainer, word: FromTrainer) -> None:
                 _move_failed(turn, reason)
         case Resumed(version=version):
             _resumed(turn, trainer, version)
-        case SaveWanted(reason=reason):
-            _save_wanted(turn, trainer, reason)
+        case SaveWanted(reason=reason, fuzzy=fuzzy):
+            _save_wanted(turn, trainer, reason, fuzzy=fuzzy)
         case SavedPS(checkpoint=checkpoint, barrier=barrier):
             _saved(turn, trainer, checkpoint, barrier)
         case SaveFailed(barrier=barrier, reason=reason):
@@ -87,6 +88,7 @@ def answered(turn: Turn, trainer: Trainer, word: FromTrainer) -> None:
                     change.barrier,
                 )
             ):
+                turn.m = replace(m, unsaved=reason)
                 abandon(turn, reason)
         case ServerUnreachable(version=version, rank=rank):
             _unreachable(turn, trainer, version, rank)
@@ -124,6 +126,8 @@ def _move_failed(turn: Turn, reason: str) -> None:
         send_errand(turn)
     elif isinstance(source, LiveCopy):
         abandon(turn, f"the state could not be moved: {reason}")
+    elif _may_be_a_loss(turn):
+        _try_again_later(turn, reason)
     elif isinstance(source, FromCheckpoint) and len(m.checkpoints) > 1:
         turn.say(f"{source.path} could not be restored ({reason}): the one before it is tried")
         turn.m = replace(m, checkpoints=m.checkpoints[:-1])
@@ -132,6 +136,20 @@ def _move_failed(turn: Turn, reason: str) -> None:
         turn.fail(f"{source.path} could not be restored: {reason}")
     else:
         turn.fail(f"the model could not be initialised: {reason}")
+
+
+def _may_be_a_loss(turn: Turn) -> bool:
+    """A server may be gone of which nobody knows yet."""
+    failing = turn.change.failing
+    return failing is None or turn.now < failing[0] + turn.m.settings.restore_patience
+
+
+def _try_again_later(turn: Turn, reason: str) -> None:
+    change = turn.change
+    if change.failing is None:
+        turn.say(f"the state could not be brought to the servers ({reason}): it is tried again")
+    since = turn.now if change.failing is None else change.failing[0]
+    turn.m = replace(turn.m, change=replace(change, failing=(since, turn.now + RETRY), since=turn.now))
 
 
 def _unreachable(turn: Turn, trainer: Trainer, version: int, rank: int) -> None:
@@ -147,32 +165,30 @@ def _unreachable(turn: Turn, trainer: Trainer, version: int, rank: int) -> None:
 def _resumed(turn: Turn, trainer: Trainer, version: int) -> None:
     if version != trainer.active or trainer.halted is not None:
         return
-    turn.put(replace(trainer, resumed=True, unreachable=None))
+    turn.put(replace(trainer, resumed=True, unreachable=None, doubted=None))
     if turn.m.change is not None:
         turn.m = replace(turn.m, change=replace(turn.change, awaiting=turn.change.awaiting - {trainer.node}))
 
 
-def _save_wanted(turn: Turn, trainer: Trainer, reason: str) -> None:
+def _save_wanted(turn: Turn, trainer: Trainer, reason: str, *, fuzzy: bool) -> None:
+    """A fuzzy one is not what somebody waits for who wants one for which all stand still."""
     if trainer.node != turn.m.chief or trainer.active is None:
         return
     if turn.m.settings.checkpoint_dir is None:
         turn.say(f"no checkpoint ({reason}): the job has no path for it")
         return
-    turn.m = replace(turn.m, save_wanted=reason)
+    fuzzy = fuzzy and (turn.m.save_wanted is None or turn.m.fuzzy_wanted)
+    turn.m = replace(turn.m, save_wanted=reason, fuzzy_wanted=fuzzy, unsaved=turn.m.unsaved or "it was not made")
 
 
-def _saved(turn: Turn, trainer: Trainer, checkpoint: PSCheckpoint, barrier: int | None) -> None:
+def _saved(turn: Turn, trainer: Trainer, checkpoint: PSCheckpoint, barrier: int) -> None:
     m, change = turn.m, turn.m.change
     if trainer.node != m.chief or m.current is None or checkpoint.version != m.current.version:
         return
-    if checkpoint.fuzzy != (barrier is None):
+    if change is None or change.phase is not Phase.SAVING:
         return
-    if barrier is None:
-        if trainer.active != m.current.version or (change is not None and change.kind is Kind.ROLLBACK):
-            return
-    elif change is None or change.phase is not Phase.SAVING or barrier != change.barrier:
+    if (barrier, checkpoint.fuzzy) != (change.barrier, change.fuzzy):
         return
-    turn.m = replace(m, checkpoints=(*m.checkpoints, checkpoint)[-KEPT_CHECKPOINTS:])
+    turn.m = replace(m, checkpoints=(*m.checkpoints, checkpoint)[-KEPT_CHECKPOINTS:], unsaved=None)
     turn.effects.append(CheckpointKept(checkpoint=checkpoint))
-    if barrier is not None:
-        saved(turn)
+    saved(turn)

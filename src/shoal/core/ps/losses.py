@@ -1,9 +1,10 @@
 """What follows when a server has lost its state, or a trainer is gone."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeVar
 
-from shoal.core.nodes import NodeId
+from shoal.core.nodes import NodeId, NodeStatus
 from shoal.core.ps.steps import abandon, again, reseat, roll_back
 from shoal.core.ps.turn import Turn
 from shoal.core.ps.values import Kind, Phase, PSManager
@@ -33,6 +34,37 @@ def reseated(turn: Turn, lost: NodeId, reason: str, avoid: frozenset[str]) -> No
     for rank, node in change.seats.items():
         if node == lost:
             reseat(turn, lost, rank, f"{reason}: another takes rank {rank}", avoid)
+
+
+def taken_back(turn: Turn, node: NodeId) -> bool:
+    """Whether this is one that the platform had launched in another's place and that never came up: then the platform
+    itself decides what follows. A change that waited for it ends, and nobody has noticed."""
+    m, change = turn.m, turn.m.change
+    if not m.settings.platform_launches or m.nodes[node].status is not NodeStatus.PENDING:
+        return False
+    if node not in m.successors.values():
+        return False
+    if change is not None and node in change.seats.values():
+        if change.kind is not Kind.RESIZE or change.phase is not Phase.LAUNCHING:
+            return False
+        turn.say(f"given up before anybody noticed: {change.reason}, because {node} did not come up")
+        turn.m = replace(m, change=None)
+    turn.m = replace(turn.m, successors={old: new for old, new in m.successors.items() if new != node})
+    return True
+
+
+def refilled(turn: Turn, lost: NodeId, reason: str, avoid: frozenset[str]) -> None:
+    """Where the platform launches servers it waits for our word before it fills the place of a lost one, also of one
+    that no version names yet."""
+    m = turn.m
+    if not m.settings.platform_launches or m.settings.servers_join or m.failed is not None:
+        return
+    old = m.nodes[lost]
+    later = [n for n, node in m.nodes.items() if (node.seat, n in m.removing) == (old.seat, False) and n != lost]
+    younger = [n for n in later if m.nodes[n].number > old.number]
+    new = younger[0] if younger else turn.launch([(old.seat, old.resource, avoid | old.avoid_hosts)], reason)[0]
+    following = {before: new for before, after in turn.m.successors.items() if after == lost}
+    turn.m = replace(turn.m, successors={**turn.m.successors, **following})
 
 
 def trainer_left(turn: Turn, node: NodeId, reason: str) -> None:

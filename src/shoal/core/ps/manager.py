@@ -6,6 +6,7 @@ told of more than is written, and after a restart it is enough to say everything
 (`taken_over`, `returned`).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,7 +14,7 @@ from shoal.core.nodes import NodeId, NodeStatus, Role, parsed
 from shoal.core.plans import NodeResource, ResourcePlan
 from shoal.core.ps.answers import answered, named
 from shoal.core.ps.cluster import PSCheckpoint
-from shoal.core.ps.losses import reseated, state_lost, trainer_left, without
+from shoal.core.ps.losses import refilled, reseated, state_lost, taken_back, trainer_left, without
 from shoal.core.ps.patience import deadline, expired
 from shoal.core.ps.steps import settle
 from shoal.core.ps.turn import Turn
@@ -27,7 +28,9 @@ __all__ = [
     "heard",
     "new_manager",
     "planned",
+    "put_off",
     "refusal",
+    "resumed",
     "returned",
     "server_down",
     "server_lost",
@@ -40,6 +43,7 @@ __all__ = [
 ]
 
 Turned = tuple[PSManager, tuple[Effect, ...]]
+NOBODY: Mapping[NodeId, datetime] = {}
 
 
 def new_manager(
@@ -59,6 +63,21 @@ def new_manager(
     return _settled(Turn(PSManager(settings=settings, goal=goal, checkpoints=kept), now))
 
 
+def resumed(before: PSManager, settings: PSSettings, *, servers: int, now: datetime) -> Turned:
+    """A job of which nothing runs any more begins again with so many servers, from its last checkpoint. No number and
+    no name is used a second time."""
+    fresh = PSManager(
+        settings=settings,
+        goal=Goal(count=servers, resource=before.goal.resource),
+        checkpoints=before.checkpoints,
+        version=before.version,
+        barrier=before.barrier,
+        next_number=before.next_number,
+        next_seniority=before.next_seniority,
+    )
+    return _settled(Turn(fresh, now))
+
+
 # Plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -67,6 +86,8 @@ def refusal(m: PSManager, plan: ResourcePlan) -> str | None:
     if m.failed is not None:
         return f"the job has failed: {m.failed}"
     group = plan.node_group_resources.get(Role.PS)
+    if group is not None and m.settings.platform_launches:
+        return f"ps={group.count} asked: how many servers the job has is the platform's to say"
     return None if group is None else _count_refusal(m.settings, group.count)
 
 
@@ -93,8 +114,10 @@ def _goal(m: PSManager, plan: ResourcePlan, victims: frozenset[NodeId]) -> Goal:
     """What is said of the role holds for all its servers but those that are named; what is not said stays as it is."""
     group = plan.node_group_resources.get(Role.PS)
     named = {node: resource for name, resource in plan.node_resources.items() if (node := server_of(m, name))}
+    moves = m.goal.moves | {node for name in plan.replace_nodes if (node := server_of(m, name))}
     if group is None:
-        return replace(m.goal, resources={**m.goal.resources, **named}, victims=victims or m.goal.victims)
+        resources = {**m.goal.resources, **named}
+        return replace(m.goal, resources=resources, victims=victims or m.goal.victims, moves=moves)
     current = m.current.nodes if m.current is not None else frozenset()
     others = {
         node: group.node_resource
@@ -107,6 +130,7 @@ def _goal(m: PSManager, plan: ResourcePlan, victims: frozenset[NodeId]) -> Goal:
         resource=overlaid(m.goal.resource, group.node_resource),
         resources={**waiting, **others, **named},
         victims=victims or m.goal.victims,
+        moves=moves,
     )
 
 
@@ -125,12 +149,12 @@ def _count_refusal(settings: PSSettings, count: int) -> str | None:
 # Servers ---------------------------------------------------------------------------------------------------------
 
 
-def server_running(m: PSManager, node: NodeId, *, now: datetime) -> Turned:
+def server_running(m: PSManager, node: NodeId, *, host: str | None = None, now: datetime) -> Turned:
     """A server's agent has registered. Its process may not be up yet."""
     known = m.nodes.get(node)
     if known is None or known.status is not NodeStatus.PENDING:
         return m, ()
-    running = known.moved(NodeStatus.RUNNING, now=now, reason="its agent registered")
+    running = replace(known.moved(NodeStatus.RUNNING, now=now, reason="its agent registered"), host=host)
     return replace(m, nodes={**m.nodes, node: running}), ()
 
 
@@ -176,13 +200,16 @@ def server_lost(
         had = replace(m.nodes[node], resource=resource)
         turn.m = replace(m, nodes={**m.nodes, node: had}, goal=replace(m.goal, resources=wanted))
     turn.m = replace(turn.m, servers=without(m.servers, node))
-    if node not in m.removing and m.failed is None:
+    if node not in m.removing and m.failed is None and not m.rests and not taken_back(turn, node):
         state_lost(turn, node, reason)
         reseated(turn, node, reason, avoid)
+        refilled(turn, node, reason, avoid)
     turn.m = replace(
         turn.m,
         nodes=without(turn.m.nodes, node),
         removing=turn.m.removing - {node},
+        unsure=turn.m.unsure - {node},
+        successors=without(turn.m.successors, node),
     )
     return _settled(turn)
 
@@ -227,17 +254,47 @@ def heard(m: PSManager, node: NodeId, incarnation: int, role: Role, word: FromTr
     return _settled(turn)
 
 
+def save_first(m: PSManager, reason: str, *, now: datetime) -> Turned:
+    """Whoever trains is about to be sent away: what was trained is saved before, if there is a path and somebody who
+    can. `is_saving` until then."""
+    trains = m.current is not None and any(each.active is not None for each in m.trainers.values())
+    if m.failed is not None or m.settings.checkpoint_dir is None or not trains or _is_saving_all(m):
+        return m, ()
+    return _settled(Turn(replace(m, save_wanted=reason, fuzzy_wanted=False), now))
+
+
+def _is_saving_all(m: PSManager) -> bool:
+    """Whether a checkpoint is still to be written that has all that was trained until now: a fuzzy one has not."""
+    is_next = m.save_wanted is not None and not m.fuzzy_wanted
+    return is_next or (is_saving(m) and m.change is not None and m.change.kind is Kind.SAVE and not m.change.fuzzy)
+
+
+def is_saving(m: PSManager | None) -> bool:
+    """Whether a checkpoint is still to be written."""
+    if m is None:
+        return False
+    change = m.change
+    return m.save_wanted is not None or (
+        change is not None and change.kind is Kind.SAVE and change.phase is not Phase.RESUMING
+    )
+
+
 # Masters and time -----------------------------------------------------------------------------------------------
 
 
-def ticked(m: PSManager, *, now: datetime) -> Turned:
-    """Time passed; see `deadline`."""
+def ticked(m: PSManager, *, now: datetime, stepped: Mapping[NodeId, datetime] = NOBODY) -> Turned:
+    """Time passed; see `deadline`. `stepped`: when each trainer was last known to train, or to have nothing to do."""
     due = deadline(m)
     if due is None or now < due:
         return m, ()
     turn = Turn(m, now)
-    expired(turn)
+    expired(turn, stepped)
     return _settled(turn)
+
+
+def put_off(m: PSManager, *, now: datetime) -> PSManager:
+    """Nobody has been told yet what this phase waits for: its time begins now."""
+    return m if m.change is None else replace(m, change=replace(m.change, since=now))
 
 
 def taken_over(m: PSManager, *, now: datetime) -> Turned:
@@ -246,7 +303,9 @@ def taken_over(m: PSManager, *, now: datetime) -> Turned:
     turn = Turn(m, now)
     if m.change is not None:
         turn.m = replace(m, change=replace(m.change, since=now))
-    turn.put(*(replace(t, unreachable=(t.unreachable[0], now)) for t in m.trainers.values() if t.unreachable))
+    turn.put(
+        *(replace(t, unreachable=(t.unreachable[0], now), doubted=None) for t in m.trainers.values() if t.unreachable)
+    )
     pending = tuple(n for name, n in m.nodes.items() if n.status is NodeStatus.PENDING and name not in m.removing)
     removing = tuple(m.nodes[node] for node in sorted(m.removing))
     if pending or removing:

@@ -12,6 +12,9 @@ pause). Its phases, who moves it on, and what it becomes when that takes too lon
 | SAVING    | the chief's `SavedPS`                              | abandoned              | (none)               |
 | RESUMING  | every `Resumed`; then old servers are removed      | restart the silent     | restart the silent   |
 
+A chief that cannot restore or initialise may have met a server that is gone, which nobody knows yet: it tries again for
+as long as it takes to find that out.
+
 What never happens: a step between drain and transfer, a version with a server that is not there or lacks its state, the
 end of a server that a trainer may still use, two changes at once.
 """
@@ -38,6 +41,8 @@ class PSSettings:
     max_servers: int
     checkpoint_dir: str | None = None
     """A path that outlives every node; None: nothing is saved, and a job that loses a server is over."""
+    fleeting: str = ""
+    """Why what is saved there is gone with a node, if it is: nobody goes back to that."""
     launch_timeout: timedelta = timedelta(minutes=15)
     """As long as a job waits for nodes that it needs: a cluster may have to make room first."""
     prepare_timeout: timedelta = timedelta(seconds=120)
@@ -50,9 +55,27 @@ class PSSettings:
     resume_timeout: timedelta = timedelta(seconds=60)
     unreachable_after: timedelta = timedelta(seconds=10)
     """How long a server may be out of some trainer's reach while nobody knows that it is gone. As long as a silent
-    node is waited for."""
+    node is waited for. Then it is ended, if all or most say so; if others make steps, it is the trainer that is."""
+    doubt_timeout: timedelta = timedelta(seconds=60)
+    """How long it may be while the others neither say so nor make steps: theirs may be long, or they may wait for the
+    same server and get no error."""
+    restore_patience: timedelta = timedelta(seconds=62)
+    """How long a chief that cannot restore or initialise tries again: a server may be gone that nobody misses yet, and
+    after a change of masters that takes longest to find out."""
+    max_missed: int = 3
+    """A trainer that did not stand still so often in a row is started again: nothing can be saved with it there."""
     max_attempts: int = 3
     """How often a resize is tried when somebody whom it needs dies in the middle."""
+    platform_launches: bool = False
+    """The platform launches servers by itself and announces them; see `platform`."""
+    servers_join: bool = False
+    """And it does not say which, nor in whose place: they join one by one, and tell when they have to go."""
+    come_timeout: timedelta = timedelta(minutes=2)
+    """How long all stand still for one that should join in the place of a lost server, before those that are there go
+    on without it: there may be fewer from now on, and who joins later is used then."""
+    retry_after: timedelta = timedelta(minutes=5)
+    """How long after a change was given up the same is tried again, where the platform wants it: it does not ask
+    twice. A worker that does not answer is replaced by then."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_servers <= self.max_servers:
@@ -77,6 +100,18 @@ class Goal:
     """Of servers that should have something else than they have."""
     victims: frozenset[NodeId] = frozenset()
     """Who should go first, should anybody have to."""
+    moves: frozenset[NodeId] = frozenset()
+    """Servers that should have what they have, on another host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """Which servers a platform wants there that launches them by itself."""
+
+    most: int | None = None
+    """There are more, and the others have to go; None: all may stay. 0: the job rests."""
+    victims: frozenset[NodeId] = frozenset()
+    """Who should go first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +141,12 @@ class Trainer:
     """The barrier at which it was told to stand still; None: it may train."""
     drained: bool = False
     """It has said that it stands still at that barrier."""
+    missed: int = 0
+    """How many pauses in a row were given up because it did not stand still."""
     unreachable: tuple[int, datetime] | None = None
     """The rank of a server that it cannot reach, and since when."""
+    doubted: datetime | None = None
+    """When it was last asked what others say of that server, and they said nothing."""
 
 
 class Kind(StrEnum):
@@ -158,10 +197,15 @@ class Change:
     move: int = 0
     """How often the state of this version was asked to be moved."""
     barrier: int | None = None
+    fuzzy: bool = False
+    """A save for which nobody stands still."""
     old: frozenset[NodeId] = frozenset()
     """Servers of the version before, which somebody may still use."""
     awaiting: frozenset[NodeId] = frozenset()
     """Trainers that have to say `Resumed`."""
+    failing: tuple[datetime, datetime | None] | None = None
+    """Since when the chief could not bring this version's state to its servers, and when it is told to try again; None:
+    it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +230,10 @@ class PSManager:
     checkpoints: tuple[PSCheckpoint, ...] = ()
     """The newest last."""
     save_wanted: str | None = None
+    fuzzy_wanted: bool = False
+    """Nobody need stand still for it."""
+    unsaved: str | None = None
+    """Why the checkpoint that the chief wanted last is not there; None: it is, or none was wanted."""
     failed: str | None = None
     """Why the job cannot go on."""
     version: int = 0
@@ -194,6 +242,25 @@ class PSManager:
     """The highest ever used."""
     next_number: int = 0
     next_seniority: int = 0
+    granted: Granted | None = None
+    """What the platform said last, if it launches servers; None: nothing yet."""
+    successors: Mapping[NodeId, NodeId] = field(default_factory=dict)
+    """Of servers in whose place the platform has launched another: which."""
+    retry_at: datetime | None = None
+    """When what the platform wants is tried again; None: nothing was given up."""
+    unsure: frozenset[NodeId] = frozenset()
+    """Where servers join by themselves: those that are out of touch. Whether they are there is known soon, and until
+    then nobody is told of another version: who has just joined may have come in the place of one that is gone."""
+
+    @property
+    def rests(self) -> bool:
+        """The platform ends all servers, and nobody trains: nothing follows from their end."""
+        return self.granted is not None and self.granted.most == 0
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether a server of the current version may be gone."""
+        return self.current is not None and not self.unsure.isdisjoint(self.current.nodes)
 
     @property
     def next_training_ps_cluster(self) -> PSCluster | None:
@@ -249,6 +316,8 @@ class RollBackLedger:
 
     mark: Checkpoint
     """What is not in it stands at its beginning."""
+    step: int = 0
+    """Of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@ nothing."""
 
 from collections.abc import Iterable
 
-from shoal.core.nodes import NodeId, Role
+from shoal.core.nodes import NodeId, NodeStatus, Role
 from shoal.core.ps.cluster import Fresh, FromCheckpoint, LiveCopy, PSCluster, PSServer, Source, ThroughCheckpoint
 from shoal.core.ps.placement import placed
 from shoal.core.ps.values import Kind, Phase, PSManager, Trainer
@@ -44,6 +44,12 @@ def unready(m: PSManager) -> tuple[NodeId, ...]:
     return tuple(node for node in m.change.seats.values() if node not in m.servers)
 
 
+def not_joined(m: PSManager) -> tuple[NodeId, ...]:
+    """Servers of the next version that nobody has joined as yet."""
+    assert m.change is not None
+    return tuple(node for node in m.change.seats.values() if m.nodes[node].status is NodeStatus.PENDING)
+
+
 def elected(m: PSManager) -> NodeId | None:
     """Who should be chief: of those who train, the node that was launched to be it, then the one that came first."""
     training = [t for t in m.trainers.values() if t.active is not None]
@@ -67,6 +73,7 @@ def may_join(m: PSManager) -> bool:
     change = m.change
     return (
         change is None
+        or change.fuzzy
         or change.phase is Phase.RESUMING
         or (change.phase is Phase.LAUNCHING and change.kind is Kind.RESIZE)
     )
@@ -81,7 +88,7 @@ def errand(m: PSManager) -> Move | Save | None:
         assert m.current is not None
         assert change.barrier is not None
         path = f"{directory}/ckpt-{change.barrier:08d}-v{m.current.version}-{m.chief}"
-        return Save(version=m.current.version, barrier=change.barrier, path=path)
+        return Save(version=m.current.version, barrier=change.barrier, path=path, fuzzy=change.fuzzy)
     if change.phase is not Phase.MOVING:
         return None
     assert change.cluster is not None

@@ -85,12 +85,14 @@ class SaveWanted(Word, frozen=True, kw_only=True):
     """The chief's: it is time for a checkpoint."""
 
     reason: Detail
+    fuzzy: bool = False
+    """Nobody need stand still for it."""
 
 
 class SavedPS(Word, frozen=True, kw_only=True):
     checkpoint: PSCheckpoint
-    barrier: Number | None = None
-    """Of the `Save` that it answers; None: a fuzzy one, which nobody has asked for."""
+    barrier: Number
+    """Of the `Save` that it answers."""
 
 
 class SaveFailed(Word, frozen=True, kw_only=True):
@@ -133,6 +135,9 @@ class Scored(Word, frozen=True, kw_only=True):
 
 
 FromEvaluator = EvaluatorReady | Scored
+FromNode = ServerReady | FromTrainer | FromEvaluator
+Standing = ServerReady | ModelNamed | EvaluatorReady
+"""What a process is, said once; its agent says it again to a master that may not know."""
 
 
 # From the master -------------------------------------------------------------------------------------------------
@@ -163,14 +168,18 @@ class Move(Word, frozen=True, kw_only=True):
 
 
 class Save(Word, frozen=True, kw_only=True):
-    """To the chief: everybody stands still; save the state of this version."""
+    """To the chief: everybody stands still, unless it is to be fuzzy; save the state of this version."""
 
     version: Number
     barrier: Number
     path: Path
     """Nothing is there yet."""
+    fuzzy: bool = False
+    """The others train on meanwhile."""
     mark: Checkpoint = msgspec.field(default_factory=Checkpoint)
-    """What the model has seen; belongs into the checkpoint."""
+    """What the model has seen, at the least; belongs into the checkpoint."""
+    needed: tuple[Path, ...] = ()
+    """Earlier checkpoints that must stay, however old: one that the job would go back to, those yet to be scored."""
 
 
 class Go(Word, frozen=True, kw_only=True):
@@ -207,3 +216,4 @@ class CheckpointMade(Word, frozen=True, kw_only=True):
 
 
 ToTrainer = PreparePS | Drain | Move | Save | Go | Abandon | ChiefIs | Settled
+ToNode = ToTrainer | CheckpointMade

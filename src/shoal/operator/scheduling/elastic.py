@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shoal.api.elasticjob import OptimizeMode, Role
+from shoal.api.elasticjob import Role
 from shoal.api.jobspec import JobSpec, RoleNeeds
 from shoal.api.labels import MASTER
 from shoal.core.hosts import Amounts, Shape
-from shoal.operator.asks import Asks, needs_of
+from shoal.operator.asks import Asks, asks_for_members, needs_of
 from shoal.operator.memory import Member, MemberState
 from shoal.operator.pods import NoPod, master_pod, member_pod
 from shoal.operator.scheduling.facts import JobFacts
@@ -34,7 +34,6 @@ def elastic_facts(job: JobSeen, asks: Asks | None, shape: Shaper, settings: Oper
     if spec is None or asks is None or job.deleting or job.is_over or spec.managed_by not in (None, "", OURS):
         return None
     count = asks.roles[Role.WORKER].count
-    asking = bool(count) or (count is None and spec.optimize_mode is not OptimizeMode.MANUAL)
     needs = spec.worker
     most = max(count or max(needs.min, 1), 1)
     unit = spec.node_unit
@@ -50,7 +49,7 @@ def elastic_facts(job: JobSeen, asks: Asks | None, shape: Shaper, settings: Oper
         uid=job.uid,
         priority=Priority(spec.priority),
         created=job.created_at.timestamp(),
-        asks=asking,
+        asks=asks_for_members(spec, asks),
         suspended=spec.suspend,
         min=min(math.ceil(max(needs.min, 1) / unit) * unit, most),
         max=most,
@@ -58,11 +57,13 @@ def elastic_facts(job: JobSeen, asks: Asks | None, shape: Shaper, settings: Oper
         trainer_role=str(Role.WORKER),
         each=Room(*worker.amounts),
         placement=worker.placement,
+        placements={MASTER: master.placement, **{str(role): shapes[role].placement for role in (Role.PS, *_BESIDE)}},
         fixed=(Part(role=MASTER, each=Room(*master.amounts), count=1), *_fixed(asks, shapes)),
         servers=_servers(spec, asks, shapes[Role.PS], most),
         server_role=str(Role.PS),
         freezing_window=None if spec.freezing_window is None else spec.freezing_window.total_seconds(),
         drain=settings.times.drain.total_seconds() if job.memory.master.silent_since is None else 0.0,
+        written=written,
         standing=of_status(written),
         code=(written.code if written else None) or "",
         reason=(written.reason if written else None) or "",

@@ -1,7 +1,9 @@
 """What a job asks for, and what was decided for it before: the same words for every kind of job."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shoal.api.scheduling import SchedulingStatus
 from shoal.core.hosts import ANYWHERE, Placement
 from shoal.scheduler.actuation import Standing
 from shoal.scheduler.rows import NOTHING, JobKey, Part, Priority, Room, Seconds, Servers
@@ -26,6 +28,9 @@ class JobFacts:
     """Of the Pods whose number is decided."""
     each: Room = NOTHING
     placement: Placement = ANYWHERE
+    """Of a trainer."""
+    placements: Mapping[str, Placement] = field(default_factory=dict)
+    """By role, of its other Pods. A role that is not named may be anywhere."""
     fixed: tuple[Part, ...] = ()
     servers: Servers | None = None
     server_role: str = ""
@@ -35,8 +40,10 @@ class JobFacts:
     grace: Seconds = 30.0
     """What they get after it."""
 
+    written: SchedulingStatus | None = None
+    """What its status has of earlier decisions."""
     standing: Standing | None = None
-    """As its status has it; None: the scheduler has never met it."""
+    """That, as far as it can be read; None: the scheduler has never met the job."""
     code: str = ""
     reason: str = ""
     victims: tuple[str, ...] = ()

@@ -15,17 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+from shoal.api.scheduling import SchedulingStatus
 from shoal.core.hosts import HostSeen, QuotaSeen
 from shoal.operator.allowances import Allowance
 from shoal.operator.metrics import OperatorMetrics
 from shoal.operator.scheduling.facts import JobFacts
+from shoal.operator.scheduling.goodput import goodput
 from shoal.operator.scheduling.kept import Kept
 from shoal.operator.scheduling.ledger import Ledger
 from shoal.operator.scheduling.round import Holding, Known, Looks, Outcome, Round, begin, conclude
 from shoal.operator.scheduling.telling import Telling, tell
 from shoal.scheduler.decisions import Action, Decisions
 from shoal.scheduler.policies import Policy
-from shoal.scheduler.rows import JobKey, Seconds
+from shoal.scheduler.rows import NOTHING, JobKey, Seconds
 from shoal.scheduler.settings import SchedulerSettings
 
 log = logging.getLogger("shoal.operator")
@@ -35,7 +37,7 @@ Wake = Callable[[JobKey, float], None]
 T = TypeVar("T")
 
 _REST = 4.0
-"""Times as long as the round took."""
+"""Times as much as the round took of a core."""
 _RETELL_TROUBLE_SECONDS = 300.0
 """A failure that words itself differently each time is told the jobs no more often than this."""
 
@@ -48,6 +50,8 @@ class Computed:
     decisions: Decisions
     outcome: Outcome
     telling: Telling
+    cpu: Seconds
+    """Of a core: others may have had it most of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +67,26 @@ class Sum:
     min_v: float
     policy: Policy
     settings: SchedulerSettings
+    by: str
     now: Seconds
 
     def compute(self) -> Computed:
+        began = time.thread_time()
         taken_up = begin(
-            self.known, self.holding, self.min_v, self.settings, looks=self.looks, kept=self.kept, now=self.now
+            self.known,
+            self.holding,
+            self.min_v,
+            self.settings,
+            looks=self.looks,
+            kept=self.kept,
+            by=self.by,
+            now=self.now,
         )
         decisions = self.policy(taken_up.snapshot, self.now, self.settings)
         outcome = conclude(taken_up, decisions, now=self.now)
         telling = tell(self.telling, outcome.holding, everybody=self.recovers, now=self.now)
-        return Computed(taken_up=taken_up, decisions=decisions, outcome=outcome, telling=telling)
+        cpu = time.thread_time() - began
+        return Computed(taken_up=taken_up, decisions=decisions, outcome=outcome, telling=telling, cpu=cpu)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +100,10 @@ class Trouble:
         return kind == self.kind and (text == self.text or now - self.at < _RETELL_TROUBLE_SECONDS)
 
 
-def rest(took: Seconds, settings: SchedulerSettings) -> Seconds:
+def rest(took: Seconds, cpu: Seconds, settings: SchedulerSettings) -> Seconds:
     """How long to wait after a round, whatever happens: rounds that come at every event of a storm would take the cores
-    that are to carry them out."""
-    return max(0.0, settings.spacing - took, min(_REST * took, settings.interval))
+    that are to carry them out. `took`: by the clock; `cpu`: of a core."""
+    return max(0.0, settings.spacing - took, min(_REST * cpu, settings.interval))
 
 
 class Scheduler:
@@ -108,31 +122,52 @@ class Scheduler:
         metrics: OperatorMetrics | None = None,
         keep: Callable[[float], None] = lambda min_v: None,
         ignored: Callable[[str, str, str], None] = lambda namespace, name, why: None,
+        by: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`keep` is given `min_v` whenever it has grown; `ignored` a service Pod that no room is made for, and why."""
+        """`keep` is given `min_v` whenever it has grown; `ignored` a service Pod that no room is made for, and why;
+        `by` is who this is, of all that may write the jobs' statuses."""
         self._hosts, self._quotas, self._ledger, self._sources = hosts, quotas, ledger, sources
         self._policy, self._settings, self._wake = policy, settings, wake
         self._metrics, self._keep, self._ignored, self._clock = metrics, keep, ignored, clock
+        self._by = by
         self._holding: Holding = {}
         self._telling = Telling()
         self._looks: Looks = {}
         self._kept = Kept()
         self._unheard: set[tuple[str, str]] = set()
+        self._last: Round | None = None
         self._min_v = 0.0
         self._trouble: Trouble | None = None
         self._happened, self._begun = asyncio.Event(), asyncio.Event()
+        self._ended_at: float | None = None
+        """When the last round ended, or the first one was due; None: none is made here."""
         self.rounds = 0
 
     # What controllers ask ----------------------------------------------------------------------------------------
 
-    def of(self, key: JobKey, uid: str) -> Allowance | None:
+    def of(self, key: JobKey, uid: str, written: SchedulingStatus | None) -> Allowance | None:
         held = self._holding.get(key)
-        return held.allowance if held is not None and held.uid == uid else None
+        if held is None or held.uid != uid or held.allowance.is_overtaken(written):
+            return None
+        return held.allowance
 
     @property
     def trouble(self) -> str | None:
         return None if self._trouble is None else self._trouble.text
+
+    def goodput(self) -> dict[str, float]:
+        """As of the last round, by namespace."""
+        if self._last is None:
+            return {}
+        capacity = NOTHING
+        for host in self._last.snapshot.hosts:
+            capacity = capacity.plus(host.capacity)
+        return goodput(self._last.views.values(), capacity, self._settings())
+
+    def idle_seconds(self) -> float | None:
+        """Since the last round came to an end, well or not. None: none is made here, for another process leads."""
+        return None if self._ended_at is None else time.monotonic() - self._ended_at
 
     # Running -----------------------------------------------------------------------------------------------------
 
@@ -143,7 +178,7 @@ class Scheduler:
     def start(self, min_v: float = 0.0) -> None:
         """Begin anew, from the jobs' statuses: whatever was held before is another leader's by now."""
         self._holding, self._telling, self._trouble = {}, Telling(), None
-        self._looks, self._kept = {}, Kept()
+        self._looks, self._kept, self._last = {}, Kept(), None
         self._min_v = min_v
         self._begun.clear()
         self._happened.set()
@@ -154,32 +189,39 @@ class Scheduler:
 
     async def run(self) -> None:
         """Rounds, until cancelled."""
-        while True:
-            settings = self._settings()
-            try:
-                async with asyncio.timeout(settings.interval):
-                    await self._happened.wait()
-            except TimeoutError:
-                pass
-            self._happened.clear()
-            began = time.monotonic()
-            await self.round()
-            await asyncio.sleep(rest(time.monotonic() - began, settings))
+        self._ended_at = time.monotonic()
+        try:
+            while True:
+                settings = self._settings()
+                try:
+                    async with asyncio.timeout(settings.interval):
+                        await self._happened.wait()
+                except TimeoutError:
+                    pass
+                self._happened.clear()
+                began = time.monotonic()
+                cpu = await self.round()
+                self._ended_at = time.monotonic()
+                await asyncio.sleep(rest(self._ended_at - began, cpu, settings))
+        finally:
+            self._ended_at = None
 
-    async def round(self) -> None:
-        """One round. It never fails."""
-        began, result = time.monotonic(), "error"
+    async def round(self) -> Seconds:
+        """One round. It never fails. Returns what it took of a core, as far as it got to an end."""
+        began, result, cpu = time.monotonic(), "error", 0.0
         try:
             settings = self._settings()
             sum_ = self._sum(settings)
-            self._take(await self._computed(sum_, settings.round_timeout), sum_)
-            result = "ok"
+            computed = await self._computed(sum_, settings.round_timeout)
+            self._take(computed, sum_)
+            result, cpu = "ok", computed.cpu
         except Exception as exc:
             self._fail(exc)
         finally:
             self.rounds += 1
             if self._metrics is not None:
                 self._metrics.scheduled(result, time.monotonic() - began)
+        return cpu
 
     def _sum(self, settings: SchedulerSettings) -> Sum:
         return Sum(
@@ -197,6 +239,7 @@ class Scheduler:
             min_v=self._min_v,
             policy=self._policy(settings.policy),
             settings=settings,
+            by=self._by,
             now=self._clock(),
         )
 
@@ -216,7 +259,7 @@ class Scheduler:
         """Hold what was computed, and wake whom it concerns: everybody, if they were told of trouble meanwhile."""
         decisions, outcome = computed.decisions, computed.outcome
         late, self._trouble = self._trouble is not None and not sum_.recovers, None
-        self._holding, self._telling = outcome.holding, computed.telling
+        self._holding, self._telling, self._last = outcome.holding, computed.telling, computed.taken_up
         self._begun.set()
         if decisions.min_v > self._min_v:
             self._min_v = decisions.min_v

@@ -13,11 +13,12 @@ from shoal.core.hosts import Amounts, HostSeen, Placement, PodUse, QuotaSeen
 from shoal.operator.scheduling.facts import JobFacts
 from shoal.operator.scheduling.kept import Kept
 from shoal.operator.scheduling.ledger import ANY_HOST, Ledger, Owner, room_of
-from shoal.scheduler.actuation import Standing, TrainerPod
-from shoal.scheduler.rows import NOTHING, Host, Job, Leaving, Part, Quota, Room, Seconds, ServicePod
+from shoal.scheduler.actuation import Standing, TrainerPod, most_of
+from shoal.scheduler.rows import NOTHING, Host, Job, Leaving, Part, Quota, Room, Seconds, Servers, ServicePod
 
-ENDLESS = Amounts(cpu=10**12, memory=2**60, gpu=10**9, pods=10**9)
-"""What the one host has that stands for all, where hosts may not be looked at."""
+ENDLESS = Amounts(cpu=10**12, memory=2**60, gpu=10**6, pods=10**9)
+"""What the one host has that stands for all, where hosts may not be looked at. A thousand cores for each device: those
+that are kept beside free devices must leave some for jobs that want no device."""
 
 
 class Pools:
@@ -82,22 +83,24 @@ def look_at(
     settles = leaving == sum(not pod.host for pod in going)
     wanted = max(0, min(standing.target, facts.max) - ended)
     running = sum(pod.runs for pod in remaining)
+    fixed, servers = _had(facts, others)
     row = Job(
         key=facts.key,
         uid=facts.uid,
         priority=facts.priority,
         created=facts.created,
         min=facts.min,
-        max=facts.max,
+        max=_most(facts, standing, ended),
         unit=facts.unit,
         each=_each(trainers) or facts.each,
-        fixed=facts.fixed if standing.target else _without_host(facts.fixed, others),
-        servers=facts.servers,
+        fixed=fixed if standing.target else _without_host(fixed, others),
+        servers=servers,
         target=standing.target,
         placed=dict(sorted(placed.items())),
         fixed_placed=_rooms(others, ledger),
         pending=max(0, standing.target - ended - sum(placed.values())),
-        fixed_pending=_missing(facts, standing.target, others) if standing.target else (),
+        unbound_since=tuple(sorted(pod.since for pod in remaining if not pod.host)),
+        fixed_pending=_missing(fixed, servers, facts.server_role, standing.target, others) if standing.target else (),
         running=running,
         leaving=leaving,
         ended=ended,
@@ -122,11 +125,29 @@ def look_at(
     )
 
 
-def _each(trainers: Sequence[PodUse]) -> Room | None:
-    """What a trainer has, by those there are: what is asked for since then may never be given. Most have the same; of
-    sizes that are as common as each other, the larger."""
-    sizes = Counter(room_of(pod) for pod in trainers)
+def _each(pods: Iterable[PodUse]) -> Room | None:
+    """What one of these has, by those there are: what is asked for since then may never be given. Most have the same;
+    of sizes that are as common as each other, the larger."""
+    sizes = Counter(room_of(pod) for pod in pods)
     return max(sizes, key=lambda room: (sizes[room], room), default=None)
+
+
+def _had(facts: JobFacts, others: Sequence[PodUse]) -> tuple[tuple[Part, ...], Servers | None]:
+    """The Pods beside the trainers, as many as are asked for and each as large as those that are there."""
+    sizes = {role: _each(pod for pod in others if pod.role == role) for role in {pod.role for pod in others}}
+    fixed = tuple(replace(part, each=sizes.get(part.role) or part.each) for part in facts.fixed)
+    if facts.servers is None:
+        return fixed, None
+    return fixed, replace(facts.servers, each=sizes.get(facts.server_role) or facts.servers.each)
+
+
+def _most(facts: JobFacts, standing: Standing, ended: int) -> int:
+    """A batch Job that has had a success makes no more Pods: room for more trainers would be held for nothing. So it
+    would be for those that Kubernetes found no host for, for a while."""
+    most = most_of(standing, facts.max)
+    if facts.spares_succeeded and ended and standing.target:
+        most = min(most, standing.target)
+    return max(facts.min, most) if most < facts.max else facts.max
 
 
 def _ended_well(pod: PodUse, facts: JobFacts) -> bool:
@@ -141,11 +162,13 @@ def _going(trainers: Sequence[PodUse], excess: int, victims: Sequence[str]) -> l
     return sorted(youngest_first, key=lambda pod: (pod.name not in victims, bool(pod.host)))[:excess]
 
 
-def _missing(facts: JobFacts, target: int, others: Sequence[PodUse]) -> tuple[Part, ...]:
+def _missing(
+    fixed: Iterable[Part], servers: Servers | None, server_role: str, target: int, others: Sequence[PodUse]
+) -> tuple[Part, ...]:
     """Pods beside the trainers that have no host yet."""
-    wanted = list(facts.fixed)
-    if facts.servers is not None:
-        wanted.append(Part(role=facts.server_role, each=facts.servers.each, count=facts.servers.beside(target)))
+    wanted = list(fixed)
+    if servers is not None:
+        wanted.append(Part(role=server_role, each=servers.each, count=servers.beside(target)))
     return _without_host(wanted, others)
 
 

@@ -7,11 +7,12 @@ decisions out on the standings; a job that is in none of them keeps what it was 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from shoal.api.scheduling import SchedulingStatus
 from shoal.core.hosts import HostSeen, PodUse, QuotaSeen
 from shoal.operator.allowances import Allowance
 from shoal.operator.scheduling.facts import JobFacts
 from shoal.operator.scheduling.kept import Kept
-from shoal.operator.scheduling.ledger import Ledger
+from shoal.operator.scheduling.ledger import ANY_HOST, Ledger
 from shoal.operator.scheduling.reading import (
     ENDLESS,
     JobView,
@@ -25,7 +26,7 @@ from shoal.operator.scheduling.reading import (
 from shoal.scheduler.actuation import Standing, advance, arrive, carry_out, name_victims
 from shoal.scheduler.columns import check_numbers
 from shoal.scheduler.decisions import Change, Code, Decisions, Wait
-from shoal.scheduler.rows import NOTHING, Attained, JobKey, Priority, Room, Seconds
+from shoal.scheduler.rows import NOTHING, Attained, JobKey, Part, Priority, Room, Seconds
 from shoal.scheduler.settings import SchedulerSettings
 from shoal.scheduler.snapshot import Snapshot
 
@@ -89,17 +90,18 @@ def begin(
     *,
     looks: Looks | None = None,
     kept: Kept | None = None,
+    by: str = "",
     now: Seconds,
 ) -> Round:
-    """`looks` and `kept`: of earlier rounds on the same ledger, brought up to date here. Few jobs change in a while."""
+    """`looks` and `kept`: of earlier rounds on the same ledger, brought up to date here. Few jobs change in a while.
+    `by`: who decides. Of a job whose status somebody else has written since, that is what holds."""
     looks = {} if looks is None else looks
     capacity = _capacity(known.hosts)
     holding: dict[JobKey, Held] = {}
     views: dict[JobKey, JobView] = {}
     without_plan = 0
     for facts in sorted(known.facts, key=lambda each: (each.created, each.key)):
-        held = before.get(facts.key)
-        saved = held.allowance if held is not None and held.uid == facts.uid else _remembered(facts)
+        saved = _saved(before.get(facts.key), facts, by)
         if facts.takes_part:
             try:
                 allowance, view = _taken_up(facts, saved, known.ledger, looks, min_v, capacity, settings, now)
@@ -111,7 +113,9 @@ def begin(
             if not facts.suspended and facts.lacks is None:  # a master will say how many members it should have
                 without_plan += 1
                 allowance = replace(allowance, starts_master=without_plan <= settings.max_starting_masters)
-        holding[facts.key] = Held(uid=facts.uid, allowance=allowance)
+        holding[facts.key] = Held(
+            uid=facts.uid, allowance=_signed(allowance, facts.written if saved is None else saved.follows, by)
+        )
     for key in looks.keys() - views.keys():
         del looks[key]
     facts_of = {facts.key: facts for facts in known.facts}
@@ -129,9 +133,9 @@ def _snapshot(
     settings: SchedulerSettings,
     kept: Kept,
 ) -> tuple[Snapshot, dict[JobKey, JobView]]:
-    placements = [facts[key].placement for key in views] + [pod.placement for pod in services]
-    pools = Pools(known.hosts or (), placements, kept)
-    placed = {key: _in_pools(view, pools.admitting(facts[key].placement)) for key, view in views.items()}
+    placements = [each for key in views for each in (facts[key].placement, *facts[key].placements.values())]
+    pools = Pools(known.hosts or (), [*placements, *(pod.placement for pod in services)], kept)
+    placed = {key: _in_pools(view, facts[key], pools) for key, view in views.items()}
     scheduled = frozenset((key.namespace, facts[key].uid) for key in views)
     snapshot = kept.snapshot(
         host_rows(known.hosts, known.ledger, placed.values(), scheduled, pools),
@@ -143,8 +147,26 @@ def _snapshot(
     return snapshot, placed
 
 
-def _in_pools(view: JobView, pools: frozenset[str] | None) -> JobView:
-    return view if view.row.pools == pools else replace(view, row=replace(view.row, pools=pools))
+def _in_pools(view: JobView, facts: JobFacts, pools: Pools) -> JobView:
+    """With the pools in which each part of the job may be. A look knows of none, and most parts may be anywhere."""
+    trainers = pools.admitting(facts.placement)
+    others = {role: found for role, each in facts.placements.items() if (found := pools.admitting(each)) is not None}
+    if trainers is None and not others:
+        return view
+    row = replace(view.row, pools=trainers)
+    if others:
+        servers = row.servers
+        row = replace(
+            row,
+            fixed=_parts_in_pools(row.fixed, others),
+            fixed_pending=_parts_in_pools(row.fixed_pending, others),
+            servers=None if servers is None else replace(servers, pools=others.get(facts.server_role)),
+        )
+    return replace(view, row=row)
+
+
+def _parts_in_pools(parts: tuple[Part, ...], pools: Mapping[str, frozenset[str]]) -> tuple[Part, ...]:
+    return tuple(replace(part, pools=pools.get(part.role)) for part in parts)
 
 
 def _look(
@@ -232,9 +254,10 @@ def _set_aside(
     view = _of_priority(look_at(facts, standing, ledger.of(facts.uid, facts.key.namespace), ledger, now=now), priority)
     standing = advance(standing, view.row, view.running, capacity, now, settings)
     if facts.suspended:
-        return Allowance(standing=standing, code=SUSPENDED, reason="its owner has suspended it", trimmed=trimmed)
-    code, reason = facts.lacks or (NO_PLAN, "nobody has said how many members it should have")
-    return Allowance(standing=standing, code=code, reason=reason, trimmed=trimmed)
+        code, reason = SUSPENDED, "its owner has suspended it"
+    else:
+        code, reason = facts.lacks or (NO_PLAN, "nobody has said how many members it should have")
+    return Allowance(standing=standing, code=code, reason=reason, trimmed=trimmed, aside=True)
 
 
 def _left_out(saved: Allowance | None, why: Exception, now: Seconds) -> Allowance:
@@ -244,14 +267,33 @@ def _left_out(saved: Allowance | None, why: Exception, now: Seconds) -> Allowanc
     return replace(before, code=NOT_COUNTED, reason=f"it takes no part in scheduling: {why}")
 
 
-def _remembered(facts: JobFacts) -> Allowance | None:
-    """What the status has: this is the first round since the operator began to lead."""
+def _saved(held: Held | None, facts: JobFacts, by: str) -> Allowance | None:
+    """What it was allowed: by this scheduler, or by another one, whose word is in the status. A job that takes part
+    again goes on from its status: that it took none for a while holds only if it was written."""
+    if (
+        held is not None
+        and held.uid == facts.uid
+        and not held.allowance.is_overtaken(facts.written)
+        and held.allowance.is_about(takes_part=facts.takes_part)
+    ):
+        return held.allowance
     if facts.standing is None:
         return None
-    servers = _servers(facts, facts.standing.target)
     return Allowance(
-        standing=facts.standing, servers=servers, victims=facts.victims, code=facts.code, reason=facts.reason
+        standing=facts.standing,
+        servers=_servers(facts, facts.standing.target),
+        victims=facts.victims,
+        code=facts.code,
+        reason=facts.reason,
+        by=by,
+        follows=facts.written,
     )
+
+
+def _signed(allowance: Allowance, follows: SchedulingStatus | None, by: str) -> Allowance:
+    if allowance.by == by and allowance.follows is follows:
+        return allowance
+    return replace(allowance, by=by, follows=follows)
 
 
 def _with_standing(saved: Allowance | None, standing: Standing) -> Allowance:
@@ -300,12 +342,15 @@ def _changed(round: Round, before: Allowance, change: Change, now: Seconds) -> A
     return Allowance(
         standing=standing,
         servers=_servers(facts, change.target),
-        hosts=dict(change.hosts),
+        hosts=_named(change.hosts),
+        fixed_hosts={role: _named(hosts) for role, hosts in change.fixed_hosts.items()},
         victims=_victims(change, view, before.victims),
         code=change.reason.code,
         reason=change.reason.text,
         trimmed=before.trimmed,
         starts_master=change.target > 0,
+        by=before.by,
+        follows=before.follows,
     )
 
 
@@ -319,6 +364,11 @@ def _victims(change: Change, view: JobView, before: Sequence[str]) -> tuple[str,
     return (*named, *name_victims(change, [pod for pod in view.trainers if pod.name not in named]))
 
 
+def _named(hosts: Mapping[str, int]) -> dict[str, int]:
+    """Those that Pods can be sent to: the one that stands for all has no name that Kubernetes knows."""
+    return {host: count for host, count in hosts.items() if host != ANY_HOST}
+
+
 def _waits(before: Allowance, wait: Wait) -> Allowance:
     return replace(
         before,
@@ -327,4 +377,5 @@ def _waits(before: Allowance, wait: Wait) -> Allowance:
         place=wait.place,
         starts_master=wait.starts_master,
         hosts={},
+        fixed_hosts={},
     )

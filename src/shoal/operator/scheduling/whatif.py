@@ -2,8 +2,9 @@
 
 The production policy is run on the cluster as it is, with the one job more, and its decisions are carried out on paper:
 Pods that have to go are gone after their grace, Pods that may come run at once where they were planned. That is
-repeated round by round until the job is admitted, or for as long as somebody wants to know. Nobody ends meanwhile and
-nobody else comes, so an answer is a guess, and on the safe side.
+repeated round by round until the job is admitted, or for as long as somebody wants to know. In step with it the same is
+done without the job: what would have come to the others anyway is no doing of it. Nobody ends meanwhile and nobody else
+comes, so an answer is a guess, and on the safe side.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,10 +22,11 @@ from shoal.scheduler.settings import SchedulerSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """Another job that would be changed."""
+    """Another job that would have less."""
 
     key: JobKey
     before: int
+    """What it would have by then without the job."""
     after: int
     reason: str
 
@@ -40,7 +42,7 @@ class Answer:
     """In the queue, now; None: it would not wait."""
     waits_for: str = ""
     effects: tuple[Effect, ...] = ()
-    """Who would be changed by it: changes that would not have come without it."""
+    """Who would have less by then than without it."""
 
 
 def what_if(
@@ -56,32 +58,35 @@ def what_if(
 ) -> Answer:
     """`pods` are those that `known` has counted."""
     uses = {pod.uid: pod for pod in pods}
-    anyway = _targets(_Paper(known, uses, min_v).round(policy, settings, now))
-    paper = _Paper(replace(known, facts=[*known.facts, job]), uses, min_v)
-    at, first, effects = now, None, dict[JobKey, Effect]()
+    without, with_it = _Paper(known, uses, min_v), _Paper(replace(known, facts=[*known.facts, job]), uses, min_v)
+    at, first, gave = now, None, dict[JobKey, Change]()
     while True:
-        decisions = paper.round(policy, settings, at)
+        without.round(policy, settings, at)
+        decisions = with_it.round(policy, settings, at)
         wait = next((each for each in decisions.waits if each.key == job.key), None)
         first = first or wait
-        for change in decisions.changes:
-            if change.key != job.key and anyway.get(change.key) != change.target and change.target < change.before:
-                known_effect = effects.get(change.key)
-                effects[change.key] = Effect(
-                    key=change.key,
-                    before=known_effect.before if known_effect else change.before,
-                    after=change.target,
-                    reason=change.reason.text,
-                )
+        gave |= {change.key: change for change in decisions.changes if change.target < change.before}
         mine = next((each for each in decisions.changes if each.key == job.key), None)
         if mine is not None and mine.action is Action.ADMIT:
-            return _answer(mine, first, effects, at - now)
+            return _answer(mine, first, _effects(gave, without.targets(), with_it.targets()), at - now)
         at += settings.interval
         if at > now + horizon:
-            return _answer(None, first, effects, None)
+            return _answer(None, first, _effects(gave, without.targets(), with_it.targets()), None)
+
+
+def _effects(
+    gave: Mapping[JobKey, Change], without: Mapping[JobKey, int], with_it: Mapping[JobKey, int]
+) -> tuple[Effect, ...]:
+    """Who has given something up, and has less by now than it would have at the same time without the job."""
+    return tuple(
+        Effect(key=key, before=without[key], after=with_it[key], reason=gave[key].reason.text)
+        for key in sorted(gave)
+        if key in without and with_it[key] < without[key]
+    )
 
 
 def _answer(
-    change: Change | None, first: Wait | None, effects: Mapping[JobKey, Effect], starts_in: Seconds | None
+    change: Change | None, first: Wait | None, effects: tuple[Effect, ...], starts_in: Seconds | None
 ) -> Answer:
     return Answer(
         starts_in=starts_in,
@@ -89,12 +94,8 @@ def _answer(
         reason=change.reason.text if change is not None else "",
         place=first.place if first is not None else None,
         waits_for=first.reason.text if first is not None else "",
-        effects=tuple(effects[key] for key in sorted(effects)),
+        effects=effects,
     )
-
-
-def _targets(decisions: Decisions) -> dict[JobKey, int]:
-    return {change.key: change.target for change in decisions.changes}
 
 
 class _Paper:
@@ -104,6 +105,9 @@ class _Paper:
         self._known, self._uses, self._min_v = known, dict(uses), min_v
         self._holding: Holding = {}
         self._made = 0
+
+    def targets(self) -> dict[JobKey, int]:
+        return {key: held.allowance.standing.target for key, held in self._holding.items()}
 
     def round(self, policy: Policy, settings: SchedulerSettings, now: Seconds) -> Decisions:
         self._uses = {uid: use for uid, use in self._uses.items() if use.ends is None or use.ends > now}

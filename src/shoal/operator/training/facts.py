@@ -1,15 +1,18 @@
 """What a TrainingJob asks for, for the scheduler: its trainers are what is decided on, all else comes with them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from shoal.api.trainingjob import TrainingRole
-from shoal.api.trainingspec import Instances
+from shoal.api.trainingjob import TrainingCondition, TrainingRole
+from shoal.api.trainingspec import TrainingSpec
+from shoal.core.hosts import Shape
 from shoal.operator.ports import Json
 from shoal.operator.scheduling.elastic import Shaper
 from shoal.operator.scheduling.facts import JobFacts
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.standings import of_status
+from shoal.operator.status import TRUE
 from shoal.operator.training.objects import pod_template
 from shoal.operator.training.recall import TrainingReader
 from shoal.operator.training.snapshot import TrainingSeen
@@ -50,10 +53,11 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
     spec = job.spec
     if spec is None or job.deleting or job.is_over:
         return None
+    spec = _as_it_runs(spec, job)
     try:
         template = pod_template(job, spec, TrainingRole.TRAINER, settings)
         trainer = shape(template)
-        rooms = {part.role: Room(*shape(pod_template(job, spec, part.role, settings)).amounts) for part in spec.parts}
+        shapes = {part.role: shape(pod_template(job, spec, part.role, settings)) for part in spec.parts}
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
     written, has_image = job.memory.scheduling, bool(spec.image or settings.training_image)
@@ -70,15 +74,17 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
         trainer_role=str(TrainingRole.TRAINER),
         each=Room(*trainer.amounts),
         placement=trainer.placement,
+        placements={str(role): each.placement for role, each in shapes.items()},
         fixed=tuple(
-            Part(role=str(part.role), each=rooms[part.role], count=part.min)
+            Part(role=str(part.role), each=Room(*shapes[part.role].amounts), count=part.min)
             for part in spec.parts
             if part.role is not TrainingRole.PSERVER
         ),
-        servers=None if spec.pserver is None else _servers(spec.pserver, rooms[TrainingRole.PSERVER]),
+        servers=_servers(spec, shapes),
         server_role=str(TrainingRole.PSERVER),
         freezing_window=None if spec.freezing_window is None else spec.freezing_window.total_seconds(),
         grace=float(template["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE)),
+        written=written,
         standing=of_status(written),
         victims=job.memory.victims,
         spares_succeeded=True,
@@ -87,6 +93,19 @@ def training_facts(job: TrainingSeen, shape: Shaper, settings: OperatorSettings)
     )
 
 
-def _servers(pserver: Instances, each: Room) -> Servers:
-    """The least number of them beside any number of trainers: trainers would not notice more."""
-    return Servers(each=each, min=pserver.min, max=pserver.min, per_trainer=0.0)
+def _as_it_runs(spec: TrainingSpec, job: TrainingSeen) -> TrainingSpec:
+    """Servers that stay, by the last look at those that there are: no room is kept for more of them."""
+    fixed = job.status.conditions.get(TrainingCondition.SERVERS_FIXED)
+    return spec if fixed is None or fixed.status != TRUE else replace(spec, servers_stay=fixed.message)
+
+
+def _servers(spec: TrainingSpec, shapes: Mapping[TrainingRole, Shape]) -> Servers | None:
+    """As many for each trainer as the most for the most; the least beside any number of trainers that would not notice
+    more."""
+    pserver = spec.pserver
+    if pserver is None:
+        return None
+    each = Room(*shapes[TrainingRole.PSERVER].amounts)
+    if not spec.servers_follow:
+        return Servers(each=each, min=pserver.min, max=pserver.min, per_trainer=0.0)
+    return Servers(each=each, min=pserver.min, max=pserver.max, per_trainer=pserver.max / spec.trainer.max)

@@ -4,7 +4,7 @@
 | ------- | -------------------------- | ---------------------------------------------------------------------- |
 | master  | ReplicaSet `{job}-master`  | `shoal master --training`, or its entrypoint                           |
 | etcd    | StatefulSet `{job}-etcd`   | etcd                                                                   |
-| pserver | ReplicaSet `{job}-pserver` | its entrypoint, or the trainers'                                       |
+| pserver | ReplicaSet `{job}-pserver` | its entrypoint; or the trainers', under `shoal agent --role ps` if ours |
 | trainer | batch Job `{job}-trainer`  | the entrypoint, under `shoal agent` where the master is ours           |
 
 The first three are addressed: each has a Service of its name. Every manifest bears the *form* of the spec that it was
@@ -21,26 +21,34 @@ from typing import Any
 
 import msgspec
 
+from shoal.api.elasticjob import Checkpoint
 from shoal.api.labels import FORM, JOB_NAME, JOB_UID, KIND, MASTER, PADDLE_LABELS, ROLE, TRAINING_JOB
 from shoal.api.resources import GPU_NAMES
 from shoal.api.trainingjob import API_VERSION, Requirements, TrainingRole
 from shoal.api.trainingjob import KIND as TRAINING_KIND
 from shoal.api.trainingspec import Instances, TrainingSpec, in_the_words_of
+from shoal.core.exits import EXIT_JOB_FAILED
+from shoal.core.nodes import Role
 from shoal.operator.objects import MANAGER, Manifest, network_policy, token_data, token_name
-from shoal.operator.pods import LOCKED, SECRETS, SHOAL, bring_agent, mount_agent, pull_secrets
+from shoal.operator.pods import LOCKED, SECRETS, SHOAL, bring_agent, master_probes, mount_agent, pull_secrets
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.training.snapshot import TrainingSeen
+from shoal.scheduler.actuation import preference
 
-VERSION = "2"
+VERSION = "4"
 """Raised when what is made of one and the same spec changes."""
 MASTER_PORT, ETCD_PORT, PEER_PORT = 8080, 2379, 2380
 """A master that is not ours listens on the first, as the first controller's did."""
 NO_LIMIT = 2**31 - 1
 _GRACE_SECONDS = 45
 """As that of an ElasticJob's members: the agent must outlive its processes."""
+SERVERS_GRACE_SECONDS = 1800
+"""Of parameter servers: one that is told to end stays until everybody trains without it. That is a matter of seconds;
+but a change may take minutes (`core.ps.values.PSSettings`), and one that was given up is tried again."""
 _TOKEN, _TMP, _DATA = "shoal-token", "tmp", "data"
 _FOR_A_SHELL = re.compile(r"""[^\w\s./:,@%+=-]|[\n]|^\s*\w+=""")
 """Quotes, variables, pipes and the like; and an assignment before the command."""
+_SUPERVISED = ".agent"
 _SIZES = ("min-instance", "max-instance", "max-restarts", "replicaSpec")
 
 
@@ -61,8 +69,11 @@ def form_of(spec: TrainingSpec, settings: OperatorSettings) -> str:
 
 
 def form_for(role: TrainingRole, spec: TrainingSpec, settings: OperatorSettings) -> str:
-    """The form of one role's object. A master of ours is told the bounds when it starts, so they are part of its."""
+    """The form of one role's object. A master of ours is told when it starts whether parameter servers join it, and the
+    bounds: they are part of its."""
     form = form_of(spec, settings)
+    if role in (TrainingRole.PSERVER, TrainingRole.MASTER) and spec.servers_follow:
+        form += _SUPERVISED
     return form + _bounds(spec) if role is TrainingRole.MASTER and spec.is_ours else form
 
 
@@ -73,6 +84,12 @@ def _bounds(spec: TrainingSpec) -> str:
 def knows_its_bounds(form: str, spec: TrainingSpec) -> bool:
     """Whether a master of this form was told the bounds that hold now. Whose master is not ours need not be."""
     return not spec.is_ours or form.endswith(_bounds(spec))
+
+
+def is_supervised(form: str) -> bool:
+    """Whether parameter servers of this form run under our agent. Those that an operator before us has made do not,
+    whatever their spec would mean today."""
+    return form.endswith(_SUPERVISED)
 
 
 # What all of them have -------------------------------------------------------------------------------------
@@ -184,10 +201,10 @@ def workload(
     form = form_for(role, spec, settings)
     template = pod_template(job, spec, role, settings)
     if hosts:
-        _prefer(template["spec"], hosts)
+        template["spec"]["affinity"] = affinity(hosts)
     match role:
         case TrainingRole.TRAINER:
-            return _job(job, role, count, template, form)
+            return _job(job, role, count, template, form, is_ours=spec.is_ours)
         case TrainingRole.ETCD:
             return _stateful_set(job, spec, role, count, template, form)
         case TrainingRole.MASTER | TrainingRole.PSERVER:
@@ -226,9 +243,17 @@ def _stateful_set(
     }
 
 
-def _job(job: TrainingSeen, role: TrainingRole, count: int, template: Manifest, form: str) -> Manifest:
+def _job(
+    job: TrainingSeen, role: TrainingRole, count: int, template: Manifest, form: str, *, is_ours: bool
+) -> Manifest:
     """Without `completions` it is a work queue: it is done when one has succeeded and all have ended. How many failures
-    are too many is decided by us: a limit of Kubernetes' own knows nothing of how many trainers there are now."""
+    are too many is decided by us: a limit of Kubernetes' own knows nothing of how many trainers there are now. But when
+    a master of ours has given the job up, its agents say so, and it is over."""
+    given_up = {"containerName": str(role), "operator": "In", "values": [EXIT_JOB_FAILED]}
+    rules: list[Manifest] = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        *([{"action": "FailJob", "onExitCodes": given_up}] if is_ours else []),
+    ]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -237,9 +262,7 @@ def _job(job: TrainingSeen, role: TrainingRole, count: int, template: Manifest, 
             "parallelism": count,
             "backoffLimit": NO_LIMIT,
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {
-                "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
-            },
+            "podFailurePolicy": {"rules": rules},
             "template": template,
         },
     }
@@ -273,16 +296,14 @@ def pod_template(job: TrainingSeen, spec: TrainingSpec, role: TrainingRole, sett
 
 def _users_pod(job: TrainingSeen, spec: TrainingSpec, part: Instances, settings: OperatorSettings) -> Manifest:
     written, role = part.written, part.role
-    supervised = role is TrainingRole.TRAINER and spec.is_ours
-    grace = written.grace_period_seconds
-    grace = spec.written.grace_period_seconds if grace is None else grace
+    supervised = _is_supervised(spec, role)
+    grace = _grace(spec, part, supervised=supervised)
     tolerations = [*(spec.written.tolerations or []), *(written.tolerations or [])]
     chosen = {**spec.node_selector, **(written.node_selector or {})}
     pod: Manifest = {
         "restartPolicy": "Never" if role is TrainingRole.TRAINER else "Always",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **({"terminationGracePeriodSeconds": _GRACE_SECONDS} if supervised else {}),
         **({"terminationGracePeriodSeconds": grace} if grace is not None else {}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if spec.host_network else {}),
         **({"nodeSelector": chosen} if chosen else {}),
@@ -296,6 +317,16 @@ def _users_pod(job: TrainingSeen, spec: TrainingSpec, part: Instances, settings:
         bring_agent(pod, settings)
         mount_agent(pod, job.name, settings)
     return pod
+
+
+def _grace(spec: TrainingSpec, part: Instances, *, supervised: bool) -> int | None:
+    """What the job says for all is meant for trainers: it shortens no time that a parameter server needs to leave."""
+    own, of_all = part.written.grace_period_seconds, spec.written.grace_period_seconds
+    if own is not None:
+        return own
+    if supervised and part.role is TrainingRole.PSERVER:
+        return max(of_all or 0, SERVERS_GRACE_SECONDS)
+    return _GRACE_SECONDS if supervised and of_all is None else of_all
 
 
 def _container(job: TrainingSeen, spec: TrainingSpec, part: Instances, settings: OperatorSettings) -> Manifest:
@@ -322,16 +353,22 @@ def _container(job: TrainingSeen, spec: TrainingSpec, part: Instances, settings:
 
 def _command(spec: TrainingSpec, part: Instances) -> Manifest:
     """What a container runs. Parameter servers run what trainers run unless they say, and find out by their environment
-    which they are. The master has no place for them in its world yet, so they run without an agent."""
+    which they are."""
     entrypoint = part.written.entrypoint
     if part.role is TrainingRole.PSERVER:
         entrypoint = entrypoint or spec.trainer.written.entrypoint
     if entrypoint is None:
         return {}
     words = _words(entrypoint)
-    if part.role is TrainingRole.TRAINER and spec.is_ours:
-        return {"command": [SHOAL, "agent", "--", *words]}
-    return {"command": words}
+    if not _is_supervised(spec, part.role):
+        return {"command": words}
+    role = ["--role", str(Role.PS)] if part.role is TrainingRole.PSERVER else []
+    return {"command": [SHOAL, "agent", *role, "--", *words]}
+
+
+def _is_supervised(spec: TrainingSpec, role: TrainingRole) -> bool:
+    """Whether Pods of this role run under our agent."""
+    return spec.servers_follow if role is TrainingRole.PSERVER else role is TrainingRole.TRAINER and spec.is_ours
 
 
 def _words(entrypoint: str) -> list[str]:
@@ -356,8 +393,8 @@ def _resources(written: Requirements | None, settings: OperatorSettings) -> Mani
 
 def _environment(job: TrainingSeen, spec: TrainingSpec, part: Instances, settings: OperatorSettings) -> list[Manifest]:
     said = {**(spec.written.envs or {}), **(part.written.envs or {}), **_original(job, spec, part)}
-    if part.role is TrainingRole.TRAINER and spec.is_ours:
-        said |= _for_the_agent(job, spec, settings)
+    if _is_supervised(spec, part.role):
+        said |= _for_the_agent(job, spec, part.role, settings)
     fields = {"NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP", "POD_NAME": "metadata.name"}
     fields |= {"SHOAL_AGENT_ADDRESS": "status.podIP"} if "SHOAL_AGENT_MASTER" in said else {}
     told = [{"name": name, "value": value} for name, value in said.items() if name not in fields]
@@ -394,39 +431,36 @@ def _original(job: TrainingSeen, spec: TrainingSpec, part: Instances) -> dict[st
     }
 
 
-def _for_the_agent(job: TrainingSeen, spec: TrainingSpec, settings: OperatorSettings) -> dict[str, str]:
+def _for_the_agent(
+    job: TrainingSeen, spec: TrainingSpec, role: TrainingRole, settings: OperatorSettings
+) -> dict[str, str]:
     """It has no name: the master gives it one when it joins."""
+    joins_as = str(Role.PS if role is TrainingRole.PSERVER else Role.WORKER)
     where = f"{object_name(job.name, TrainingRole.MASTER)}.{job.key.namespace}.svc:{settings.master_port}"
     return {
         "SHOAL_JOB": job.name,
-        "SHOAL_ROLE": "worker",
+        "SHOAL_ROLE": joins_as,
         "SHOAL_TOKEN_FILE": f"{SECRETS}/agent",
         "SHOAL_AGENT_MASTER": f"wss://{where}",
         "SHOAL_AGENT_FINGERPRINT_FILE": f"{SECRETS}/fingerprint",
         "SHOAL_AGENT_JOB": job.name,
-        "SHOAL_AGENT_ROLE": "worker",
-        "SHOAL_AGENT_SLOTS": str(_slots(spec)),
+        "SHOAL_AGENT_ROLE": joins_as,
+        "SHOAL_AGENT_SLOTS": str(spec.slots),
         "SHOAL_AGENT_CONTAINER": "own",
         "SHOAL_AGENT_MASTER_TIMEOUT": str(int(settings.master_timeout.total_seconds())),
     }
 
 
-def _slots(spec: TrainingSpec) -> int:
-    """Training processes in each Pod: one for each device, or one."""
-    return max(1, spec.trainer.resource.gpu_num or 0)
-
-
-def _prefer(pod: Manifest, hosts: Mapping[str, int]) -> None:
+def affinity(hosts: Mapping[str, int]) -> Manifest:
     """Rather on these hosts, and the more so the more of them should be there."""
-    most = max(hosts.values())
-    pod["affinity"] = {
+    return {
         "nodeAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [
                 {
-                    "weight": max(1, 100 * count // most),
+                    "weight": weight,
                     "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [host]}]},
                 }
-                for host, count in sorted(hosts.items())
+                for host, weight in preference(hosts).items()
             ]
         }
     }
@@ -446,9 +480,14 @@ def _our_master(job: TrainingSeen, spec: TrainingSpec, settings: OperatorSetting
         "SHOAL_STORE": f"etcd://{etcd}/{job.uid}",
         "SHOAL_MIN_NODES": str(spec.trainer.min),
         "SHOAL_MAX_NODES": str(spec.trainer.max),
-        "SHOAL_SLOTS": str(_slots(spec)),
+        "SHOAL_SLOTS": str(spec.slots),
         "SHOAL_MAX_RESTARTS": str(spec.restarts),
     }
+    if spec.pserver is not None and spec.servers_follow:
+        said |= {"SHOAL_MIN_SERVERS": str(spec.pserver.min), "SHOAL_MAX_SERVERS": str(spec.pserver.max)}
+    said |= _checkpoints(spec.written.checkpoint)
+    if settings.log_format != "text":
+        said["SHOAL_LOG_FORMAT"] = settings.log_format
     resources = _resources(spec.master.written.resources, settings) or {
         "requests": dict(settings.master_resources),
         "limits": {"memory": settings.master_memory_limit},
@@ -463,11 +502,7 @@ def _our_master(job: TrainingSeen, spec: TrainingSpec, settings: OperatorSetting
             {"name": "SHOAL_POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         ],
         "ports": [{"name": MASTER, "containerPort": settings.master_port}],
-        "readinessProbe": {
-            "httpGet": {"path": "/healthz", "port": settings.master_port, "scheme": "HTTPS"},
-            "periodSeconds": 2,
-            "failureThreshold": 3,
-        },
+        **master_probes(settings),
         "resources": resources,
         "securityContext": LOCKED,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -481,6 +516,18 @@ def _our_master(job: TrainingSeen, spec: TrainingSpec, settings: OperatorSetting
         {"name": _TMP, "emptyDir": {"medium": "Memory", "sizeLimit": "16Mi"}},
     ]
     return _beside(spec, container, volumes, settings)
+
+
+def _checkpoints(written: Checkpoint | None) -> dict[str, str]:
+    """What the job says of its checkpoints; what it does not say is the master's to know."""
+    if written is None:
+        return {}
+    return {
+        "SHOAL_CHECKPOINT_PATH": written.path,
+        **({} if written.every_seconds is None else {"SHOAL_CHECKPOINT_SECONDS": str(written.every_seconds)}),
+        **({} if written.keep is None else {"SHOAL_CHECKPOINT_KEEP": str(written.keep)}),
+        **({"SHOAL_CHECKPOINT_FUZZY": "1"} if written.fuzzy else {}),
+    }
 
 
 def _etcd(job: TrainingSeen, spec: TrainingSpec, settings: OperatorSettings) -> Manifest:

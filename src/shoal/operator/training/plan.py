@@ -7,19 +7,27 @@ the recorded one holds: a job keeps what it has, and one that was never admitted
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.trainingjob import MAX_SCALE_RECORDS, TrainingCondition, TrainingRole
-from shoal.api.trainingspec import TrainingSpec
-from shoal.core.workloads import Workload, WorkloadKind
+from shoal.api.trainingspec import Instances, TrainingSpec
+from shoal.core.workloads import TrainingPod, Workload, WorkloadKind
 from shoal.operator.actions import Notice, PodRef
 from shoal.operator.objects import Manifest
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Condition
 from shoal.operator.standings import to_status
 from shoal.operator.status import TRUE, conditions
-from shoal.operator.training.objects import fixed_objects, form_for, form_of, knows_its_bounds, workload
+from shoal.operator.training.objects import (
+    affinity,
+    fixed_objects,
+    form_for,
+    form_of,
+    is_supervised,
+    knows_its_bounds,
+    workload,
+)
 from shoal.operator.training.snapshot import (
     RoleCounts,
     ScaleRecord,
@@ -34,6 +42,9 @@ from shoal.operator.training.trainers import plan_trainers
 ROLES = tuple(TrainingRole)
 _SERVING = (TrainingRole.ETCD, TrainingRole.MASTER, TrainingRole.PSERVER)
 """Roles that serve the trainers; in the order in which they need each other."""
+_PATIENCE = timedelta(minutes=1)
+"""After its grace a Pod is believed to be ending for so long: its end has to be noticed and written."""
+_STARTED_BEFORE = "they were started by an operator that did not know how; suspend the job and resume it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +54,11 @@ class Resized:
     kind: WorkloadKind
     name: str
     uid: str
+    generation: int
+    """What it was asked for when this was decided."""
     count: int
+    affinity: Manifest | None = None
+    """Of the Pods that it makes from now on; None: as before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +83,8 @@ class TrainingPlan:
     notices: tuple[Notice, ...] = ()
     again: bool = False
     """What was recorded has to be followed up at once."""
+    next_look: datetime | None = None
+    """When something is to be done though nothing happens before."""
 
 
 def plan_training_job(snapshot: TrainingSnapshot, settings: OperatorSettings, *, now: datetime) -> TrainingPlan:
@@ -93,7 +110,12 @@ class _Decision:
     """`plan_training_job` for a job that is not over."""
 
     def __init__(self, snapshot: TrainingSnapshot, spec: TrainingSpec, settings: OperatorSettings, now: datetime):
-        self.snapshot, self.job, self.spec, self.settings, self.now = snapshot, snapshot.job, spec, settings, now
+        has_image = bool(spec.image or settings.training_image)
+        allowance = snapshot.allowance
+        if allowance is not None and not allowance.is_about(takes_part=has_image and not spec.suspend):
+            snapshot = replace(snapshot, allowance=None)
+        self.snapshot, self.job, self.settings, self.now = snapshot, snapshot.job, settings, now
+        self.spec = _as_it_runs(spec, _there(snapshot.workload(TrainingRole.PSERVER)))
         self.before = snapshot.job.memory
         self.form = form_of(spec, settings)
         self.trainer = _there(snapshot.workload(TrainingRole.TRAINER))
@@ -104,14 +126,18 @@ class _Decision:
         if ending is not None:
             return self._end(memory, ending)
         target = self._target(memory)
-        wanted = self._wanted(target)
+        wanted = self._wanted(memory, target)
         memory = self._with_record(memory, target)
+        memory = self._with_server_record(memory, wanted.get(TrainingRole.PSERVER, 0))
         steps = self._steps(wanted)
         if not steps.ensure and target:
             memory = replace(memory, form=self.form)
         status = self._status(memory, wanted, steps)
         return replace(
-            steps, status=status, notices=(*self._notices(memory, status), *_troubles(self.job, status.conditions))
+            steps,
+            status=status,
+            notices=(*self._notices(memory, status), *_troubles(self.job, status.conditions)),
+            next_look=None if target else self._next_look(),
         )
 
     # What is known ---------------------------------------------------------------------------------------------
@@ -121,7 +147,8 @@ class _Decision:
         memory = self.before
         allowance = self.snapshot.allowance
         if allowance is not None:
-            memory = replace(memory, scheduling=to_status(allowance), victims=self._still_there(allowance.victims))
+            said, victims = to_status(allowance, memory.scheduling), self._still_there(allowance.victims)
+            memory = replace(memory, scheduling=said, victims=victims)
         trainer = self.trainer
         if trainer is None:
             return memory
@@ -140,17 +167,40 @@ class _Decision:
             return 0
         return min(memory.target, self.spec.trainer.max)
 
-    def _wanted(self, target: int) -> dict[TrainingRole, int]:
-        """How many Pods each role should have: a job that is not admitted has none, but for its state."""
+    def _wanted(self, memory: TrainingMemory, target: int) -> dict[TrainingRole, int]:
+        """How many Pods each role should have: a job that is not admitted has none, but for its state, and whoever lets
+        its parameter servers go."""
         found = {TrainingRole.TRAINER: target}
         for part in self.spec.parts:
             found[part.role] = part.min if target else 0
-        servers = _there(self.snapshot.workload(TrainingRole.PSERVER))
-        if target and self.spec.pserver is not None and servers is not None:  # each holds parameters that no other has
-            found[TrainingRole.PSERVER] = max(self.spec.pserver.min, servers.wanted)
+        if target and self.spec.pserver is not None:
+            found[TrainingRole.PSERVER] = self._servers(memory, self.spec.pserver)
+        if not target and self.spec.servers_follow and self._servers_left():
+            for role in (TrainingRole.MASTER, TrainingRole.ETCD):
+                there = _there(self.snapshot.workload(role))
+                found[role] = there.wanted if there is not None else 0
         if not target and self.spec.etcd is not None and self._etcd_stays():
             found[TrainingRole.ETCD] = self.spec.etcd.min
         return found
+
+    def _servers(self, memory: TrainingMemory, pserver: Instances) -> int:
+        """Where trainers follow, what is allowed: a Pod that has to go stays until its agent is let go, so more and
+        fewer are the same to us. Else those that are there stay, for each holds parameters that no other has."""
+        there = _there(self.snapshot.workload(TrainingRole.PSERVER))
+        if self.spec.servers_fixed:
+            return pserver.min if there is None else max(pserver.min, there.wanted)
+        allowed = pserver.min if memory.servers is None else memory.servers
+        return min(max(allowed, pserver.min), pserver.max)
+
+    def _servers_left(self) -> list[TrainingPod]:
+        """Parameter servers that may still have to be let go. One whose grace is long over is none of them: its host is
+        lost, and its Pod may stay as it is for ever."""
+        there = [pod for pod in self.snapshot.pods_of(TrainingRole.PSERVER) if not pod.is_over]
+        return [pod for pod in there if (lost_at := _lost_at(pod)) is None or lost_at > self.now]
+
+    def _next_look(self) -> datetime | None:
+        """When the next of the parameter servers that are told to end counts as lost."""
+        return min((at for pod in self._servers_left() if (at := _lost_at(pod)) is not None), default=None)
 
     def _etcd_stays(self) -> bool:
         """A job that the scheduler put back goes on where it was, with the state of its master. Where that has no
@@ -174,7 +224,7 @@ class _Decision:
         if trainer.is_complete:
             return Ending(success=True, reason="TrainersSucceeded", message=_how_many(trainer.succeeded, "succeeded"))
         if trainer.failure is not None:
-            return Ending(success=False, reason="JobFailed", message=trainer.failure)
+            return Ending(success=False, reason="JobFailed", message=f"{trainer.failure}{self._last_failure()}")
         budget = self._budget(memory)
         if memory.failures > max(budget, self.before.failures):  # a smaller job is not punished for what it survived
             why = self._last_failure()
@@ -219,17 +269,18 @@ class _Decision:
             there, count = self.snapshot.workload(role), wanted.get(role, 0)
             if there is None:
                 if count:
-                    create.append(workload(self.job, self.spec, role, count, self.settings))
+                    hosts = self._hosts(role)
+                    create.append(workload(self.job, self.spec, role, count, self.settings, hosts=hosts))
             elif there.deleting:
                 continue
             elif self._has_to_go(role, there):
                 delete.append(_ref(there))
             elif there.wanted != count:
-                resize.append(_resized(there, count))
+                resize.append(replace(_resized(there, count), affinity=self._affinity(there, count)))
         trainers, count = self.snapshot.workload(TrainingRole.TRAINER), wanted[TrainingRole.TRAINER]
         if trainers is None:
             if count and makes_trainers:
-                hosts = self.snapshot.allowance.hosts if self.snapshot.allowance else None
+                hosts = self._hosts(TrainingRole.TRAINER)
                 create.append(workload(self.job, self.spec, TrainingRole.TRAINER, count, self.settings, hosts=hosts))
         elif self.trainer is not None and not count:
             delete.append(_ref(trainers))  # its Pods go with it; another one is made when the job comes back
@@ -251,6 +302,19 @@ class _Decision:
             delete=tuple(delete),
         )
 
+    def _hosts(self, role: TrainingRole) -> Mapping[str, int]:
+        """Where the scheduler has found room for new Pods of a role, and how many there."""
+        allowance = self.snapshot.allowance
+        return {} if allowance is None else allowance.hosts_for(str(role), trains=role is TrainingRole.TRAINER)
+
+    def _affinity(self, there: Workload, count: int) -> Manifest | None:
+        """Where more of them should go. Only a ReplicaSet may be told later: the template of a Job is fixed, and a
+        StatefulSet would replace the Pods that it has."""
+        if count <= there.wanted or there.kind is not WorkloadKind.REPLICA_SET or there.role is None:
+            return None
+        hosts = self._hosts(there.role)
+        return affinity(hosts) if hosts else None
+
     def _has_to_go(self, role: TrainingRole, there: Workload) -> bool:
         """Whether it is replaced because it was made of another spec: while nothing of it runs; and a master of ours at
         once when it has to learn new bounds, for its state is in etcd."""
@@ -262,16 +326,25 @@ class _Decision:
 
     def _with_record(self, memory: TrainingMemory, target: int) -> TrainingMemory:
         before = self.trainer.wanted if self.trainer else 0
-        last = memory.records[-1].after if memory.records else 0
+        known = [each.after for each in memory.records if each.role is TrainingRole.TRAINER]
+        last = known[-1] if known else 0
         if target == last:
             return memory if memory.start_time or not target else replace(memory, start_time=self.now)
         why = self._why(memory)
-        record = ScaleRecord(at=self.now, before=last if memory.records else before, after=target, reason=why)
+        record = ScaleRecord(at=self.now, before=last if known else before, after=target, reason=why)
         return replace(
-            memory,
-            records=(*memory.records, record)[-MAX_SCALE_RECORDS:],
+            _recorded(memory, record),
             start_time=memory.start_time or (self.now if target else None),
         )
+
+    def _with_server_record(self, memory: TrainingMemory, count: int) -> TrainingMemory:
+        """Of a job that runs: that servers come and go with the trainers as a whole is told by the trainers'."""
+        known = self.job.status.counts.get(TrainingRole.PSERVER)
+        before = known.target if known is not None else 0
+        if not before or not count or before == count:
+            return memory
+        why, role = self._why(memory), TrainingRole.PSERVER
+        return _recorded(memory, ScaleRecord(at=self.now, before=before, after=count, reason=why, role=role))
 
     def _why(self, memory: TrainingMemory) -> str:
         if self.spec.suspend:
@@ -289,6 +362,7 @@ class _Decision:
             image_missing=self._image_is_missing(),
             trimmed=self.snapshot.allowance.trimmed if self.snapshot.allowance else "",
             changing=bool(steps.resize or steps.evict),
+            servers_fixed=self.spec.servers_fixed,
             ending=self.snapshot.ending_trainers,
             pods=self.snapshot.pods,
             troubles=self.snapshot.troubles,
@@ -311,10 +385,11 @@ class _Decision:
 
     def _notices(self, memory: TrainingMemory, status: TrainingStatus) -> tuple[Notice, ...]:
         found = []
-        if memory.records != self.before.records:
-            last = memory.records[-1]
-            note = f"{last.before} to {last.after} trainers: {last.reason}"
-            found.append(Notice(reason="Scaled", note=note))
+        for record in memory.records:
+            if record not in self.before.records:
+                what = "trainers" if record.role is TrainingRole.TRAINER else "parameter servers"
+                note = f"{record.before} to {record.after} {what}: {record.reason}"
+                found.append(Notice(reason="Scaled", note=note))
         if memory.failures > self.before.failures:
             allowed = self._budget(memory)
             note = f"{_how_many(memory.failures, 'failed')} so far, {allowed} are allowed{self._last_failure()}"
@@ -327,6 +402,32 @@ class _Decision:
         return tuple(found)
 
 
+def _as_it_runs(spec: TrainingSpec, servers: Workload | None) -> TrainingSpec:
+    """What the spec means beside the parameter servers that there are: those that do not run under our agent never join
+    a master, which would wait for them."""
+    if spec.servers_follow and servers is not None and servers.wanted and not is_supervised(servers.form):
+        return replace(spec, servers_stay=_STARTED_BEFORE)
+    return spec
+
+
+def _lost_at(pod: TrainingPod) -> datetime | None:
+    """When nobody waits for a Pod any more that was told to end."""
+    return None if pod.ends is None else pod.ends + _PATIENCE
+
+
+def _recorded(memory: TrainingMemory, record: ScaleRecord) -> TrainingMemory:
+    return replace(memory, records=_newest((*memory.records, record)))
+
+
+def _newest(records: Sequence[ScaleRecord]) -> tuple[ScaleRecord, ...]:
+    """The last ones, and of them at least one about trainers: it tells how many there were."""
+    kept = tuple(records)[-MAX_SCALE_RECORDS:]
+    trainers = [each for each in records if each.role is TrainingRole.TRAINER]
+    if not trainers or any(each.role is TrainingRole.TRAINER for each in kept):
+        return kept
+    return (trainers[-1], *kept[1:])
+
+
 def _there(found: Workload | None) -> Workload | None:
     return None if found is None or found.deleting else found
 
@@ -336,7 +437,7 @@ def _ref(there: Workload) -> WorkloadRef:
 
 
 def _resized(there: Workload, count: int) -> Resized:
-    return Resized(kind=there.kind, name=there.name, uid=there.uid, count=count)
+    return Resized(kind=there.kind, name=there.name, uid=there.uid, generation=there.generation, count=count)
 
 
 def _how_many(count: int, did: str) -> str:

@@ -34,8 +34,19 @@ class TrainingCluster(Protocol):
         """Create a workload. That it exists already is fine, if it is the same owner's."""
         ...
 
-    async def resize(self, kind: WorkloadKind, namespace: str, name: str, uid: str, count: int) -> None:
-        """Let this very workload make so many Pods."""
+    async def resize(
+        self,
+        kind: WorkloadKind,
+        namespace: str,
+        name: str,
+        uid: str,
+        generation: int,
+        count: int,
+        affinity: Json | None,
+    ) -> None:
+        """Let this very workload make so many Pods; `Outdated` if anybody has asked something else of it since this
+        generation, but not because more of its Pods run by now. `affinity`: of those that it makes from now on; None:
+        as before."""
         ...
 
     async def delete(self, kind: WorkloadKind, namespace: str, name: str, uid: str) -> None:

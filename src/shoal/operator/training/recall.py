@@ -86,7 +86,9 @@ def recalled(written: TrainingJobStatus) -> TrainingStatus:
         trainer_failed=max((trainer.failed or 0) - earlier, 0) if trainer else 0,
         earlier_failures=earlier,
         records=tuple(
-            ScaleRecord(at=each.at, before=each.from_, after=each.to, reason=each.reason or "")
+            ScaleRecord(
+                at=each.at, before=each.from_, after=each.to, reason=each.reason or "", role=_role_of(each.role)
+            )
             for each in written.scale_records or ()
         ),
         start_time=written.start_time,
@@ -126,7 +128,13 @@ def written_status(job: TrainingSeen, status: TrainingStatus) -> dict[str, Any]:
         replica_statuses=_roles(status) or None,
         scheduling=memory.scheduling,
         scale_records=[
-            ApiScaleRecord(at=each.at, from_=each.before, to=each.after, reason=each.reason[:MAX_TEXT] or None)
+            ApiScaleRecord(
+                at=each.at,
+                from_=each.before,
+                to=each.after,
+                role=None if each.role is TrainingRole.TRAINER else str(each.role),
+                reason=each.reason[:MAX_TEXT] or None,
+            )
             for each in memory.records
         ]
         or None,
@@ -138,6 +146,10 @@ def written_status(job: TrainingSeen, status: TrainingStatus) -> dict[str, Any]:
     )
     told: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
     return told
+
+
+def _role_of(written: str | None) -> TrainingRole:
+    return TrainingRole(written) if written in tuple(TrainingRole) else TrainingRole.TRAINER
 
 
 def _roles(status: TrainingStatus) -> list[ReplicaStatus]:

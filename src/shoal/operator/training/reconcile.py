@@ -1,7 +1,8 @@
 """Move one TrainingJob one step towards what is asked: read everything, decide once, record the decision, then act.
 
 Safe to call at any time, twice, late, or by two processes at once: the status is written first, and only if the job is
-still as it was read; every object has one name, so making it twice makes one; a number is written, never a difference.
+still as it was read; every object has one name, so making it twice makes one; a number is written, never a difference,
+and only over the one that it was decided on.
 
 What the server refuses is remembered until the next try and stands in the job's status meanwhile. What has nothing to
 do with it goes on: a Job that the quota does not admit holds up no eviction, and one eviction no other.
@@ -12,14 +13,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
+from shoal.api.reasons import Reason
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import Trouble
 from shoal.operator.allowances import Allowance, Allowances
+from shoal.operator.counting import Resized
 from shoal.operator.holding import Holding, trouble_of
 from shoal.operator.ports import Json
 from shoal.operator.settings import OperatorSettings
 from shoal.operator.snapshot import Key
 from shoal.operator.training.alone import everything
+from shoal.operator.training.counting import lost_by, resize_of
 from shoal.operator.training.plan import TrainingPlan, plan_training_job
 from shoal.operator.training.ports import TrainingCluster
 from shoal.operator.training.recall import TrainingReader, written_status
@@ -40,12 +44,15 @@ class TrainingReconciler:
         *,
         clock: Callable[[], datetime],
         allowances: Allowances | None = None,
+        counted: Callable[[Resized | None, Sequence[str]], None] | None = None,
     ) -> None:
-        """`allowances`: the scheduler's word; None: nobody arbitrates, and jobs get what they ask for."""
+        """`allowances`: the scheduler's word; None: nobody arbitrates, and jobs get what they ask for. `counted`: who
+        counts what is recorded: a resize, and the classes of trainers that failed."""
         self._cluster = cluster
         self._settings = settings
         self._allowances = allowances
         self._clock = clock
+        self._counted = counted
         self._reader = TrainingReader()
         self._uids: dict[Key, str] = {}
         self._prepared: dict[str, str] = {}
@@ -77,29 +84,35 @@ class TrainingReconciler:
             prepared=self._prepared.get(job.uid),
         )
         plan = plan_training_job(snapshot, self._settings, now=self._clock())
-        await self._record(there, job, plan)
+        if await self._record(there, job, plan) and self._counted is not None:
+            self._counted(resize_of(job, plan.status), lost_by(job, plan.status, snapshot.pods))
         await self._act(job, plan)
         if plan.again or self._holding.troubles(job.uid) != before:
             return timedelta(0)
-        return min(self._holding.retries(job.uid), default=None)
+        planned = [] if plan.next_look is None else [max(plan.next_look - self._clock(), timedelta(0))]
+        return min((*planned, *self._holding.retries(job.uid)), default=None)
 
     def _allowed(self, job: TrainingSeen) -> Allowance | None:
         if self._allowances is None:
             return everything(job)
-        return self._allowances.of(JobKey(job.key.namespace, job.name, Kind.TRAINING_JOB), job.uid)
+        key = JobKey(job.key.namespace, job.name, Kind.TRAINING_JOB)
+        return self._allowances.of(key, job.uid, job.memory.scheduling)
 
     def _schedulers_trouble(self) -> tuple[Trouble, ...]:
         why = self._allowances.trouble if self._allowances is not None else None
-        return () if why is None else (Trouble(reason="SchedulerFails", message=why),)
+        return () if why is None else (Trouble(reason=Reason.SCHEDULER_FAILING, message=why),)
 
-    async def _record(self, there: Json, job: TrainingSeen, plan: TrainingPlan) -> None:
+    async def _record(self, there: Json, job: TrainingSeen, plan: TrainingPlan) -> bool:
+        """Returns whether there was anything to write."""
         if plan.status == job.status:
-            return
+            return False
         status = written_status(job, plan.status)
-        if differs(status, there.get("status")):
-            await self._cluster.write_status(there, status)
-            for notice in plan.notices:
-                self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+        if not differs(status, there.get("status")):
+            return False
+        await self._cluster.write_status(there, status)
+        for notice in plan.notices:
+            self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
+        return True
 
     async def _act(self, job: TrainingSeen, plan: TrainingPlan) -> None:
         """Do what was decided: first what frees room, then what takes it."""
@@ -107,7 +120,10 @@ class TrainingReconciler:
         gone = [partial(cluster.delete, each.kind, namespace, each.name, each.uid) for each in plan.delete]
         await self._try(job, "delete", gone)
         await self._evict(job, plan)
-        sizes = [partial(cluster.resize, e.kind, namespace, e.name, e.uid, e.count) for e in plan.resize]
+        sizes = [
+            partial(cluster.resize, e.kind, namespace, e.name, e.uid, e.generation, e.count, e.affinity)
+            for e in plan.resize
+        ]
         await self._try(job, "resize", sizes)
         if not await self._try(job, "prepare", [partial(cluster.ensure, each) for each in plan.ensure]):
             return

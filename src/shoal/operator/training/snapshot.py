@@ -19,6 +19,7 @@ class ScaleRecord:
     before: int
     after: int
     reason: str = ""
+    role: TrainingRole = TrainingRole.TRAINER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,11 @@ class TrainingMemory:
     @property
     def target(self) -> int:
         return (self.scheduling.target if self.scheduling else None) or 0
+
+    @property
+    def servers(self) -> int | None:
+        """Parameter servers by the same word; None: as the job asks."""
+        return self.scheduling.servers if self.scheduling else None
 
     @property
     def failures(self) -> int:

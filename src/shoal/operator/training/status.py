@@ -5,7 +5,7 @@
 | Pending   | it waits for the scheduler, or is suspended: nothing of it trains | it is admitted                     |
 | Creating  | it is admitted; not all that it needs to train runs yet           | its least number of trainers runs  |
 | Running   | it trains with as many trainers as it should have                 | the scheduler, a loss, its end     |
-| Scaling   | it trains; trainers come or go                                    | they have come or gone             |
+| Scaling   | it trains; trainers or parameter servers come or go               | they have come or gone             |
 | Succeeded | its trainers have                                                 |                                    |
 | Failed    | more trainers failed than it survives                             |                                    |
 """
@@ -18,6 +18,7 @@ from shoal.api.trainingspec import TrainingSpec
 from shoal.core.pods import Trouble
 from shoal.core.workloads import TrainingPod
 from shoal.operator.status import FALSE, TRUE, UNKNOWN, Said, say_priority
+from shoal.operator.training.objects import SERVERS_GRACE_SECONDS
 from shoal.operator.training.snapshot import RoleCounts, TrainingMemory
 
 _QUOTA = frozenset({"QuotaExceeded", "AboveWholeQuota"})
@@ -51,6 +52,8 @@ class Outlook:
     """Why its priority counts for less than it says; empty: it does not."""
     changing: bool
     """The number of its Pods is being changed right now."""
+    servers_fixed: str
+    """Why its parameter servers stay as many as they are; empty: they do not."""
     ending: int
     """Trainers of before that have to end before there are others."""
     pods: Sequence[TrainingPod]
@@ -73,7 +76,9 @@ class Outlook:
 
     @property
     def is_settled(self) -> bool:
-        trainers = self.counts[TrainingRole.TRAINER]
+        trainers, servers = self.counts[TrainingRole.TRAINER], self.counts.get(TrainingRole.PSERVER)
+        if servers is not None and servers.running < servers.target and not self._succeeded:
+            return False
         return not self.changing and trainers.running + self._succeeded >= self.target and not trainers.pending
 
     @property
@@ -172,17 +177,48 @@ def _image(outlook: Outlook) -> Said:
 def _servers(outlook: Outlook) -> Said:
     servers = outlook.spec.pserver
     if servers is None or servers.min == servers.max:
-        return Said(FALSE, "AsAsked", "")
-    why = "the master has no place for them in its world yet, so trainers would not notice more"
-    return Said(TRUE, "TrainersCannotFollow", f"{servers.min} parameter servers, the least that is asked for: {why}")
+        return Said(FALSE, "AsAsked", _hasty(outlook.spec))
+    if not outlook.servers_fixed:
+        return Said(FALSE, "TrainersFollow", _hasty(outlook.spec))
+    count = outlook.counts[TrainingRole.PSERVER].target if TrainingRole.PSERVER in outlook.counts else 0
+    many = f"{max(count, servers.min)} parameter servers, however many trainers there are"
+    return Said(TRUE, "TrainersCannotFollow", f"{many}: {outlook.servers_fixed}")
+
+
+def _hasty(spec: TrainingSpec) -> str:
+    """What may happen to servers that are given less time to leave than they may need; empty: they have enough."""
+    own = spec.pserver.written.grace_period_seconds if spec.servers_follow and spec.pserver is not None else None
+    if own is None or own >= SERVERS_GRACE_SECONDS:
+        return ""
+    lost = "one that takes longer to hand over its parameters is killed, and what it held is lost"
+    return f"pserver.grace_period_seconds is {own}, and {SERVERS_GRACE_SECONDS} without it: {lost}"
 
 
 def _state(outlook: Outlook) -> Said:
     spec = outlook.spec
-    if not spec.suspend or spec.etcd is None or spec.etcd_storage is not None or outlook.memory.start_time is None:
+    if outlook.memory.start_time is None:
         return Said(FALSE, "AsAsked", "")
+    if spec.servers_follow and spec.checkpoint_path is None and not outlook.target:
+        why = "there is no checkpoint.path from which to restore it: the job fails when it comes back"
+        return Said(TRUE, "NoCheckpointPath", f"what its parameter servers held is lost, and {why}")
+    if not spec.suspend or spec.etcd is None or spec.etcd_storage is not None:
+        return _servers_state(outlook)
     why = "its etcd has no volume: name master.etcd-storage to keep the state over a suspension"
     return Said(TRUE, "NoVolume", f"what its master knew is lost, the job will begin its data anew; {why}")
+
+
+def _servers_state(outlook: Outlook) -> Said:
+    """Parameter servers end with the job's trainers, whoever takes the job back: it is said before and after."""
+    spec = outlook.spec
+    if spec.pserver is None or (spec.servers_follow and spec.checkpoint_path is not None):
+        return Said(FALSE, "AsAsked", "")
+    if outlook.target:
+        what = "its parameter servers hold their state only while the job runs"
+        lost = "it is lost: there is no checkpoint.path" if spec.servers_follow else "what they have not saved is lost"
+        return Said(FALSE, "WhileItRuns", f"{what}: when it is put back or suspended they end, and {lost}")
+    who = "suspended" if spec.suspend else "put back by the scheduler"
+    lost = "what its parameter servers had not saved to a volume is lost"
+    return Said(TRUE, "ServersEnded", f"the job was {who}, and its parameter servers have ended: {lost}")
 
 
 def _ready(outlook: Outlook) -> Said:
@@ -208,6 +244,11 @@ def _scaling(outlook: Outlook) -> Said:
     if not outlook.target or not outlook.is_up or outlook.is_settled:
         return _IDLE
     running, target = outlook.running(TrainingRole.TRAINER), outlook.target
+    servers = outlook.counts.get(TrainingRole.PSERVER)
+    if running == target and servers is not None and servers.running != servers.target:
+        word = "ScalingDown" if servers.running > servers.target else "ScalingUp"
+        many = f"{servers.running} of {servers.target} parameter servers run"
+        return Said(TRUE, word, f"{many}: {_admitted(outlook).message}")
     word = "ScalingDown" if running > target else "ScalingUp"
     return Said(TRUE, word, f"{running} of {target} trainers run: {_admitted(outlook).message}")
 

@@ -9,9 +9,11 @@ and is somebody else's otherwise: it is never adopted.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from shoal.api.labels import JOB_NAME, JOB_UID, KIND
+from shoal.api.reasons import Reason
 from shoal.api.scaleplan import JOB_LABEL
 from shoal.core.errors import Denied, NameTaken, Outdated
 from shoal.core.pods import PodPhase, PodSeen
@@ -28,6 +30,7 @@ from shoal.platforms.kubernetes.errors import (
     QuotaExceeded,
 )
 from shoal.platforms.kubernetes.events import Recorder, reference
+from shoal.platforms.kubernetes.hosts import HostBook
 from shoal.platforms.kubernetes.informer import Caches, Informer, InformerSettings
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import (
@@ -46,7 +49,8 @@ from shoal.platforms.kubernetes.pods import pod_seen
 
 Json = Mapping[str, Any]
 Wake = Callable[[str, str, float], None]
-"""Told the namespace and the name of a job that something happened to, and how many seconds the look may wait."""
+"""Told the namespace and the name of a job that something happened to, and how many seconds the look may wait. The
+empty name is for plans that name no job: somebody has to tell them."""
 
 _KINDS: Mapping[str, Kind[Any]] = {
     kind.kind: kind
@@ -67,6 +71,7 @@ _MADE_ONCE = frozenset({SECRETS.kind, SCALE_PLANS.kind})
 """Kinds whose contents are somebody else's, or never change, once they exist."""
 _BY_JOB = "job"
 _BY_UID = "uid"
+_BY_HOST = "host"
 _SOON = 0.05
 """How long a look at a job may wait when a Pod has ended: more are likely to follow, and one look serves all."""
 _GATHERING = 1.0
@@ -90,14 +95,17 @@ class KubernetesCluster(Caches):
         namespace: str | None = None,
         settings: InformerSettings | None = None,
         writer: Client | None = None,
+        hosts: HostBook | None = None,
         gathering: float = _GATHERING,
     ) -> None:
         """`namespace` None: all of them. `writer`: the same client behind a fence, for everything that changes.
-        `gathering`: seconds that a look may wait for more news where nobody waits for an answer."""
+        `hosts`: which of them are down; None: nobody may look. `gathering`: seconds that a look may wait for more news
+        where nobody waits for an answer."""
         self._client = writer or client
         self._recorder = recorder
         self._manager = manager
         self._can_resize: bool | None = None
+        self._hosts = hosts or HostBook()
         self._gathering = gathering
         self._views: dict[str, tuple[str, PodSeen | None]] = {}  # by the Pods' uids, with the version they are of
         self._running: dict[tuple[str, str], set[str]] = {}  # by jobs, their members' Pods
@@ -110,7 +118,7 @@ class KubernetesCluster(Caches):
             PODS,
             namespace=namespace,
             labels=JOB_UID,
-            indexers={"owner": by_owner, _BY_UID: _uid_of_job},
+            indexers={"owner": by_owner, _BY_UID: _uid_of_job, _BY_HOST: _host_of},
             settings=settings,
         )
 
@@ -127,9 +135,8 @@ class KubernetesCluster(Caches):
 
         def plan(change: Change[Any]) -> None:
             seen = (change.before, change.object) if isinstance(change, Updated) else (change.object,)
-            for namespace, name in dict.fromkeys(_job_of(each) for each in seen):
-                if name:
-                    wake(namespace, name, self._patience(change))
+            for named in dict.fromkeys(_job_of(each) for each in seen):
+                wake(*named, self._patience(change))
 
         def pod(change: Change[Pod]) -> None:
             meta = change.object.metadata
@@ -138,11 +145,18 @@ class KubernetesCluster(Caches):
             if isinstance(change, Removed):
                 self._views.pop(meta.uid, None)
                 seen = None
-            job = meta.namespace, "" if KIND in meta.labels else meta.labels.get(JOB_NAME, "")
+            job = _elastic_job_of(change.object)
             self._count_running(job, meta.name, seen)
             if job[1] and not (isinstance(change, Updated) and before == seen):
                 wake(*job, self._patience_with_pods(job, seen))
 
+        def host(name: str) -> None:
+            jobs = dict.fromkeys(_elastic_job_of(each) for each in self._pods.found(_BY_HOST, name))
+            for namespace, concerned in jobs:
+                if concerned:
+                    wake(namespace, concerned, _SOON)
+
+        self._hosts.on_change(host)
         self._jobs.on_change(job)
         self._plans.on_change(plan)
         self._resources.on_change(plan)
@@ -188,10 +202,10 @@ class KubernetesCluster(Caches):
         self._pods.on_change(call)
 
     def known_jobs(self) -> Sequence[tuple[str, str]]:
-        """All jobs that are there or that a plan names."""
+        """All jobs that are there or that a plan names; the empty name where one names none."""
         found = [(metadata_of(each).namespace, metadata_of(each).name) for each in self._jobs.all()]
         named = [_job_of(each) for each in (*self._plans.all(), *self._resources.all())]
-        return list(dict.fromkeys([*found, *((namespace, name) for namespace, name in named if name)]))
+        return list(dict.fromkeys([*found, *named]))
 
     # Reading ---------------------------------------------------------------------------------------------------
 
@@ -217,7 +231,11 @@ class KubernetesCluster(Caches):
             if name not in there:  # rare: it is gone, or our cache is behind
                 await self._pods.refresh(namespace, name)
         seen = (self._view(pod) for pod in self._pods.found("owner", uid) if controller_of(pod.metadata) == uid)
-        return sorted((pod for pod in seen if pod is not None), key=lambda pod: pod.name)
+        return sorted((self._with_host(pod) for pod in seen if pod is not None), key=lambda pod: pod.name)
+
+    def _with_host(self, pod: PodSeen) -> PodSeen:
+        down = self._hosts.down_since(pod.host) if pod.host else None
+        return pod if down is None else replace(pod, host_down=down)
 
     def pods_of_job(self, uid: str) -> Sequence[Pod]:
         """The Pods that say they belong to the job with this uid, whoever made them."""
@@ -323,8 +341,7 @@ def is_ours(kind: Kind[Any], manifest: Json, there: Any) -> None:
     meta, wanted = metadata_of(there), metadata_of(manifest)
     if controller_of(meta) != controller_of(wanted):
         raise NameTaken(
-            f"{kind.kind} {meta.namespace}/{meta.name} exists and belongs to somebody else; "
-            "it is left alone: delete it, or rename the job"
+            f"{kind.kind} {meta.namespace}/{meta.name} exists and belongs to somebody else; it is left alone"
         )
 
 
@@ -368,13 +385,13 @@ def controller_of(meta: Any) -> str | None:
 def refused(exc: ApiError) -> NoReturn:
     match exc:
         case QuotaExceeded():
-            reason = "QuotaExceeded"
+            reason = Reason.QUOTA_EXCEEDED
         case NamespaceEnding() | NotFound():
-            reason = "NamespaceEnding"
+            reason = Reason.NAMESPACE_ENDING
         case Forbidden():
-            reason = "Forbidden"
+            reason = Reason.FORBIDDEN
         case _:
-            reason = "InvalidObject"
+            reason = Reason.INVALID_OBJECT
     raise Denied(reason, str(exc)) from exc
 
 
@@ -383,20 +400,30 @@ def _uid_of_job(obj: Any) -> Sequence[str]:
     return [uid] if uid else []
 
 
+def _host_of(obj: Any) -> Sequence[str]:
+    return [obj.spec.node_name] if obj.spec.node_name else []
+
+
+def _elastic_job_of(pod: Pod) -> tuple[str, str]:
+    """Namespace and name of the ElasticJob that a Pod belongs to; no name: it is another kind's."""
+    meta = pod.metadata
+    return meta.namespace, "" if KIND in meta.labels else meta.labels.get(JOB_NAME, "")
+
+
 def _name(obj: Any) -> Sequence[str]:
     return [metadata_of(obj).name]
 
 
-def _job_of(obj: Any) -> tuple[str, str | None]:
-    """The job that a plan names, however odd the plan is."""
+def _job_of(obj: Any) -> tuple[str, str]:
+    """Namespace and name of the job that a plan names, however odd the plan is; no name: it names none."""
     meta, spec = metadata_of(obj), obj.get("spec")
     spec = spec if isinstance(spec, Mapping) else {}
     selector = spec.get("selector")
     name = selector.get("name") if isinstance(selector, Mapping) else None
     name = name or spec.get("ownerJob") or meta.labels.get(JOB_LABEL)
-    return meta.namespace, name if isinstance(name, str) else None
+    return meta.namespace, name if isinstance(name, str) else ""
 
 
 def _named_jobs(obj: Any) -> Sequence[str]:
     namespace, name = _job_of(obj)
-    return [f"{namespace}/{name}"] if name else []
+    return [f"{namespace}/{name}"]

@@ -154,6 +154,12 @@ class Elector:
         self._lease: Lease | None = None
         self._held: Held | None = None
         self._notes: dict[str, str] = {}
+        self._tried_at = clock()
+
+    def idle_seconds(self) -> float:
+        """How long ago the lease was last tried for, well or not. It is every few seconds, by leaders and others: after
+        a minute something that it waits for never ends."""
+        return self._clock() - self._tried_at
 
     def note(self, key: str, value: str) -> None:
         """Leave an annotation on the lease for whoever leads next. It is written with the next renewal: what may not
@@ -165,6 +171,11 @@ class Elector:
         if key in self._notes:
             return self._notes[key]
         return None if self._lease is None else self._lease.metadata.annotations.get(key)
+
+    @property
+    def identity(self) -> str:
+        """Who this is, of all that may ever lead."""
+        return self._me
 
     @property
     def term(self) -> int:
@@ -248,6 +259,8 @@ class Elector:
         except (ApiError, TimeoutError) as exc:
             self._lease = None
             log.warning("lease %s/%s: %s", self._namespace, self._name, str(exc) or "no answer in time")
+        finally:
+            self._tried_at = self._clock()
         return False
 
     def _time_left(self, now: float) -> float:

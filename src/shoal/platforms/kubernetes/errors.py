@@ -190,7 +190,10 @@ def error_of(status: Status, *, call: str, permission: Permission, retry_after: 
             return Invalid(text, status)
         case 401:
             return Unauthorized(
-                f"{call}: the API server does not accept our credentials: they may have expired", status
+                f"{call}: the API server does not accept our credentials: they may have expired. Log in again, or see "
+                "which user the kubeconfig's context names (`kubectl config view --minify`); in a Pod, see whether its "
+                "service account is still there",
+                status,
             )
         case 403:
             return _forbidden(status, text, call, permission)

@@ -105,11 +105,19 @@ class FakeApiServer:
         status: bool = True,
         scale: tuple[str, str] | None = None,
         validate: Callable[[Json], Iterable[tuple[str, str]]] | None = None,
+        categories: tuple[str, ...] = (),
     ) -> None:
         """Serve a custom kind."""
         names = {name for name, there in (("status", status), ("scale", scale is not None)) if there}
         self.store.serve(
-            Served(kind=kind, subresources=frozenset(names), is_custom=True, scale=scale, validate=validate)
+            Served(
+                kind=kind,
+                subresources=frozenset(names),
+                is_custom=True,
+                scale=scale,
+                validate=validate,
+                categories=categories,
+            )
         )
 
     def compact(self) -> None:
@@ -181,7 +189,12 @@ class FakeApiServer:
 
     def _discovery(self, group: str, version: str) -> web.Response:
         resources = [
-            {"name": name, "kind": served.kind.kind, "namespaced": served.kind.namespaced}
+            {
+                "name": name,
+                "kind": served.kind.kind,
+                "namespaced": served.kind.namespaced,
+                "categories": list(served.categories),
+            }
             for served in self.store.served()
             if (served.kind.group, served.kind.version) == (group, version)
             for name in (served.kind.plural, *(f"{served.kind.plural}/{sub}" for sub in sorted(served.subresources)))

@@ -83,6 +83,7 @@ class Served:
     """The paths of replicas in spec and status, dotted."""
     validate: Callable[[Json], Iterable[tuple[str, str]]] | None = None
     """What is wrong with an object: field and message."""
+    categories: tuple[str, ...] = ()
 
     @property
     def has_status(self) -> bool:

@@ -73,6 +73,7 @@ class Informer(Generic[T]):
         self._rng = rng or random.Random()
         self._cache: Cache[T] = Cache(indexers)
         self._handlers: list[Handler[T]] = []
+        self._hearing: list[Callable[[bool], None]] = []
         self._synced = asyncio.Event()
         self._version = ""
         self._heard_at: float | None = None
@@ -118,6 +119,10 @@ class Informer(Generic[T]):
 
     def on_change(self, handler: Handler[T]) -> None:
         self._handlers.append(handler)
+
+    def on_hearing(self, handler: Callable[[bool], None]) -> None:
+        """Tell whether the server is heard: `True` whenever it is, `False` whenever it cannot be."""
+        self._hearing.append(handler)
 
     async def refresh(self, namespace: str, name: str) -> T | None:
         """Ask the server for one object now, and keep the answer: for who has reason to doubt the cache, for instance
@@ -242,11 +247,15 @@ class Informer(Generic[T]):
     def _heard(self) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         self.trouble = None
+        for told in self._hearing:
+            told(True)
 
     def _in_trouble(self, exc: ApiError) -> None:
         if self.trouble != str(exc):
             log.warning("%s are not up to date: %s", self.kind.plural, exc)
         self.trouble = str(exc)
+        for told in self._hearing:
+            told(False)
 
     async def _pause(self, failures: int) -> None:
         await asyncio.sleep(self._settings.backoff.seconds(failures, self._rng.random()))

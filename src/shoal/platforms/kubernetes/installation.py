@@ -13,6 +13,7 @@ from shoal.platforms.kubernetes.errors import Forbidden, Permission
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, JOB_RESOURCES, SCALE_PLANS, TRAINING_JOBS
 from shoal.platforms.kubernetes.objects import (
     ACCESS_REVIEWS,
+    LEASES,
     PODS,
     AccessReviewSpec,
     ResourceAttributes,
@@ -24,8 +25,8 @@ _OURS = "shoal"
 """The category that our definitions put their kinds in."""
 _NEEDED: Sequence[tuple[str, str, Sequence[str]]] = (
     (ELASTIC_JOBS.group, "elasticjobs", ("get", "list", "watch", "delete")),
-    (ELASTIC_JOBS.group, "elasticjobs/status", ("patch",)),
-    (SCALE_PLANS.group, "scaleplans", ("get", "list", "watch", "create")),
+    (ELASTIC_JOBS.group, "elasticjobs/status", ("get", "patch")),
+    (SCALE_PLANS.group, "scaleplans", ("get", "list", "watch", "create", "patch")),
     (SCALE_PLANS.group, "scaleplans/status", ("patch",)),
     (JOB_RESOURCES.group, "jobresources", ("list", "watch")),
     (JOB_RESOURCES.group, "jobresources/status", ("patch",)),
@@ -36,21 +37,25 @@ _NEEDED: Sequence[tuple[str, str, Sequence[str]]] = (
     ("batch", "jobs", ("get", "list", "watch", "create", "patch", "delete")),
     ("", "pods/eviction", ("create",)),
     ("", "pods", ("get", "list", "watch", "create", "patch", "delete")),
+    ("", "pods/resize", ("patch",)),
     ("", "resourcequotas", ("list", "watch")),
-    ("", "secrets", ("get", "create")),
+    ("", "secrets", ("get", "create", "patch")),
     ("", "services", ("get", "create", "patch")),
     ("", "serviceaccounts", ("get", "create", "patch")),
     ("rbac.authorization.k8s.io", "roles", ("get", "create", "patch")),
     ("rbac.authorization.k8s.io", "rolebindings", ("get", "create", "patch")),
     ("networking.k8s.io", "networkpolicies", ("get", "create", "patch")),
+    ("events.k8s.io", "events", ("create", "patch")),
 )
+"""Where the jobs are. Some of it the operator never does itself: it must have what the Roles of the masters grant."""
 
 
-async def check_installation(client: Client, *, namespace: str | None) -> None:
-    """Raises `BadInput` with everything that is missing. `namespace` None: all of them."""
+async def check_installation(client: Client, *, namespace: str | None, home: str, lease: str) -> None:
+    """Raises `BadInput` with everything that is missing. `namespace`: where the jobs are; None: in all of them. `home`:
+    where the lease is."""
     await _check_kinds(client)
     await _check_alone(client, namespace)
-    await _check_permissions(client, namespace)
+    await _check_permissions(client, namespace, home, lease)
 
 
 async def _check_kinds(client: Client) -> None:
@@ -81,18 +86,32 @@ async def _check_alone(client: Client, namespace: str | None) -> None:
             )
 
 
-async def _check_permissions(client: Client, namespace: str | None) -> None:
-    missing = []
-    for group, resource, verbs in _NEEDED:
-        for verb in verbs:
-            name, _, subresource = resource.partition("/")
-            asked = ResourceAttributes(
-                namespace=namespace or "", verb=verb, group=group, resource=name, subresource=subresource
-            )
-            review = SelfSubjectAccessReview(spec=AccessReviewSpec(resource_attributes=asked))
-            answer = await client.create(ACCESS_REVIEWS, review)
-            if not answer.status.allowed:
-                missing.append(str(Permission(verb=verb, group=group, resource=resource, namespace=namespace)))
+async def _check_permissions(client: Client, namespace: str | None, home: str, lease: str) -> None:
+    needed = [
+        (Permission(verb=verb, group=group, resource=resource, namespace=namespace), "")
+        for group, resource, verbs in _NEEDED
+        for verb in verbs
+    ]
+    needed += [
+        (Permission(verb=verb, group=LEASES.group, resource=LEASES.plural, namespace=home), name)
+        for verb, name in (("create", ""), ("get", lease), ("update", lease))
+    ]
+    missing = [str(permission) for permission, name in needed if not await _may(client, permission, name)]
     if missing:
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         raise BadInput(f"the operator lacks permissions: {'; '.join(missing[:8])}{more}. Install its roles ({INSTALL})")
+
+
+async def _may(client: Client, permission: Permission, name: str) -> bool:
+    """`name`: of the one object that it is about; empty: any."""
+    resource, _, subresource = permission.resource.partition("/")
+    asked = ResourceAttributes(
+        namespace=permission.namespace or "",
+        verb=permission.verb,
+        group=permission.group,
+        resource=resource,
+        subresource=subresource,
+        name=name,
+    )
+    review = SelfSubjectAccessReview(spec=AccessReviewSpec(resource_attributes=asked))
+    return (await client.create(ACCESS_REVIEWS, review)).status.allowed

@@ -9,15 +9,36 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime, timedelta
 
 import msgspec
 
-from shoal.api.elasticjob import API_VERSION, Decision, ElasticJob, Figures, OptimizeMode, Role, Training
+from shoal.api.elasticjob import (
+    API_VERSION,
+    MAX_METRIC,
+    MAX_METRICS,
+    MAX_SCORES,
+    Decision,
+    ElasticJob,
+    Figures,
+    Metric,
+    OptimizeMode,
+    Role,
+    Score,
+    Strategy,
+    Training,
+)
 from shoal.api.jobspec import JobDefaults, normalise
+from shoal.api.jobspec import JobSpec as MeantSpec
+from shoal.api.kept import why_not_kept
+from shoal.api.resources import Resource
 from shoal.api.validation import problems
 from shoal.core.errors import BadInput
-from shoal.core.job.values import JobSpec
+from shoal.core.facts import Limits, OptimizerSettings
+from shoal.core.job.values import JobSpec, PSSpec, SelfSizing
+from shoal.core.plans import NodeResource
+from shoal.core.saving import CheckpointSpec
 from shoal.core.view import JobView
 from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import Client
@@ -33,6 +54,7 @@ from shoal.platforms.kubernetes.errors import (
 )
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
 from shoal.platforms.kubernetes.objects import Json
+from shoal.platforms.kubernetes.orders import WORKERS
 from shoal.platforms.kubernetes.scaler import MANAGER, check_uid
 
 log = logging.getLogger("shoal.master")
@@ -42,6 +64,8 @@ LOOK_SECONDS = 0.5
 EVERY = timedelta(seconds=5)
 """Progress is reported at most so often; a change of phase or world, and a decision, at once."""
 FIRST_WORKERS = 2
+OOM_ROOM = 2
+"""How many times the memory that its user gives it a node may get, where `resourceLimits` has no word of it."""
 LONGEST_TEXT, LONGEST_ERROR = 1024, 8192
 
 
@@ -68,26 +92,92 @@ async def read_job(client: Client, namespace: str, name: str, *, backoff: Backof
             raise BadInput(f"ElasticJob {namespace}/{name} is not one of this release: {exc}") from exc
 
 
+def managed_roles(job: ElasticJob) -> frozenset[Role]:
+    """Roles whose members the job's master knows."""
+    return frozenset(Role) if normalise(job).strategy is Strategy.PARAMETER_SERVER else WORKERS
+
+
 def understood(job: ElasticJob, defaults: JobDefaults | None = None, *, fills_grant: bool = False) -> JobSpec:
-    """The job as its master knows it: its workers. `fills_grant`: the master makes their Pods. Raises `BadInput`."""
+    """The job as its master knows it. `fills_grant`: the master makes its Pods. Raises `BadInput`."""
     meant = normalise(job, defaults)
     if Role.WORKER not in meant.roles:
         raise BadInput(f"ElasticJob {meant.name} has no workers")
     worker = meant.worker
-    limit = meant.limits.memory
     return JobSpec(
         name=meant.name,
         uid=meant.uid,
         min_nodes=max(1, worker.min),
         max_nodes=max(1, worker.min, worker.max, worker.replicas or 0),
-        nproc=worker.processes,
+        nproc=1 if meant.strategy is Strategy.PARAMETER_SERVER else worker.processes,
         node_unit=meant.node_unit,
         max_restarts=worker.restart_count,
         global_batch=meant.global_batch,
         platform_grows=True,
         fills_grant=fills_grant,
-        # What all may have together, shared by the fewest that can train: more than that no member can ever get.
-        memory_limit=None if limit is None else max(1, limit // max(1, worker.min)),
+        memory_limit=meant.limits.memory,
+        checkpoint=_checkpoint(meant),
+        ps=_servers(meant) if meant.strategy is Strategy.PARAMETER_SERVER else None,
+        sizing=_sizing(meant),
+    )
+
+
+def _checkpoint(meant: MeantSpec) -> CheckpointSpec:
+    """How often, how many, and how. Where, stands in the Pods."""
+    usual = CheckpointSpec()
+    return CheckpointSpec(
+        seconds=usual.seconds if meant.checkpoint_seconds is None else meant.checkpoint_seconds,
+        keep=usual.keep if meant.checkpoint_keep is None else meant.checkpoint_keep,
+        fuzzy=meant.checkpoint_fuzzy,
+    )
+
+
+def _sizing(meant: MeantSpec) -> SelfSizing | None:
+    """How the job's optimizer may size it; None: it is for users to say."""
+    if meant.optimize_mode is OptimizeMode.MANUAL:
+        return None
+    limits, usual = meant.limits, Limits()
+    given = {role: meant.roles[role].resource for role in (Role.WORKER, Role.PS) if role in meant.roles}
+    most_cpu = max(each.cpu or 0.0 for each in given.values())
+    most_memory = max(each.memory or 0 for each in given.values())
+    return SelfSizing(
+        limits=Limits(
+            cpu=limits.cpu,
+            memory=limits.memory,
+            node_cpu=max(usual.node_cpu, most_cpu) if limits.cpu is None else limits.cpu,
+            # Who runs out of what was given is given more, and nobody has said that there is none.
+            node_memory=max(usual.node_memory, OOM_ROOM * most_memory) if limits.memory is None else limits.memory,
+        ),
+        resource=NodeResource(**asdict(given[Role.WORKER])),
+        ps_resource=NodeResource(**asdict(given.get(Role.PS, Resource()))),
+    )
+
+
+def optimizer_settings(spec: JobSpec) -> OptimizerSettings:
+    """How a job is sized in a cluster. Nodes are given cores and memory to begin with where the job's limits say how
+    much there is; without that nobody here knows what fits a host, and a guess that fits none would keep the job from
+    starting at all."""
+    limits = spec.sizing.limits if spec.sizing is not None else Limits()
+    usual = OptimizerSettings()
+    return OptimizerSettings(
+        start_workers=FIRST_WORKERS,
+        start_cpu=usual.start_cpu if limits.cpu is not None else None,
+        start_memory=usual.start_memory if limits.memory is not None else None,
+        canary=False,  # an ask is for a role as a whole
+    )
+
+
+def _servers(meant: MeantSpec) -> PSSpec:
+    """What the job has besides its workers. How many servers there are is the grant's to say."""
+    needs = meant.roles.get(Role.PS)
+    if needs is None:
+        raise BadInput(f"ElasticJob {meant.name} trains with parameter servers and has no template for them")
+    return PSSpec(
+        min_servers=max(1, needs.min),
+        max_servers=max(1, needs.min, needs.max, needs.replicas or 0),
+        chief=Role.CHIEF in meant.roles,
+        evaluator=Role.EVALUATOR in meant.roles,
+        checkpoint_dir=meant.checkpoint_dir,
+        fleeting=why_not_kept(meant),
     )
 
 
@@ -139,7 +229,23 @@ def training_of(view: JobView, term: int, figures: Figures | None = None) -> Tra
         error=None if view.error is None else view.error[-LONGEST_ERROR:],
         last_decision=None if last is None else Decision(reason=_cut(last.reason), at=last.at),
         figures=figures,
+        scores=_scores(view) or None,
     )
+
+
+def _scores(view: JobView) -> list[Score]:
+    """The last of them. Names are the script's, and values may be anything that it has computed."""
+    return [
+        Score(
+            step=step,
+            metrics=[
+                Metric(name=name[:MAX_METRIC], value=f"{value:.6g}")
+                for name, value in sorted(metrics.items())[:MAX_METRICS]
+            ]
+            or None,
+        )
+        for step, metrics in (view.servers.scores[-MAX_SCORES:] if view.servers is not None else ())
+    ]
 
 
 def _cut(text: str) -> str:

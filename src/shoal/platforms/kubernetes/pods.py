@@ -4,11 +4,12 @@ A Pod says in many places why it does not run or how it ended; here they become 
 trouble, the first that somebody could do something about.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from shoal.api.elasticjob import Role
 from shoal.api.labels import MASTER, POD_SCALER, RANK_HINT, ROLE, SCALER, TERM
+from shoal.api.reasons import Reason
 from shoal.api.resources import Resource, of_list, to_spec
 from shoal.api.scaleplan import PodReport
 from shoal.core.pods import PodPhase, PodSeen, Trouble
@@ -29,7 +30,7 @@ def pod_seen(pod: Pod) -> PodSeen | None:
     number = labels.get(TERM, "") if role == MASTER else name.rpartition("-")[2]
     if not (number.isascii() and number.isdigit()) or (role != MASTER and role not in tuple(Role)):
         return None
-    end = _end(pod)
+    end = pod_end(pod)
     rank = labels.get(RANK_HINT, "0")
     return PodSeen(
         name=name,
@@ -42,12 +43,13 @@ def pod_seen(pod: Pod) -> PodSeen | None:
         deleting=pod.metadata.deletion_timestamp is not None,
         created_at=pod.metadata.creation_timestamp or _EPOCH,
         exit_code=end.exit_code if end else None,
-        oom_killed=end is not None and end.reason == _OOM,
+        oom_killed=was_oom_killed(end),
         reason=pod_reason(pod),
         host=pod.spec.node_name,
         resource=_resource(pod),
         trouble=pod_trouble(pod),
-        resize_waits=_resize_waits(pod),
+        resize_waits=(waits := _resize_waits(pod)),
+        is_resizing=not waits and _is_resizing(pod),
         makes_pods=role == MASTER and labels.get(SCALER) == POD_SCALER,
     )
 
@@ -72,11 +74,15 @@ def pod_report(pod: Pod) -> PodReport | None:
     )
 
 
-def _end(pod: Pod) -> ContainerStateTerminated | None:
+def pod_end(pod: Pod) -> ContainerStateTerminated | None:
     """How the first container ended; if it never began, how the first init container that failed did."""
     ends = [each.state.terminated for each in pod.status.container_statuses if _is_main(pod, each)]
     ends += [each.state.terminated for each in pod.status.init_container_statuses]
     return next((end for end in ends if end is not None and (end.exit_code or end is ends[0])), None)
+
+
+def was_oom_killed(end: ContainerStateTerminated | None) -> bool:
+    return end is not None and end.reason == _OOM
 
 
 def _is_main(pod: Pod, status: ContainerStatus) -> bool:
@@ -85,7 +91,7 @@ def _is_main(pod: Pod, status: ContainerStatus) -> bool:
 
 def pod_reason(pod: Pod) -> str:
     """What Kubernetes says about its end, in one line: eviction before all, then the container's own words."""
-    end = _end(pod)
+    end = pod_end(pod)
     words = [pod.status.reason, pod.status.message]
     if end is not None and end.exit_code:
         words += [end.reason if end.reason not in ("Error", "Completed") else "", end.message]
@@ -96,10 +102,7 @@ def _resource(pod: Pod) -> Resource:
     if not pod.spec.containers:
         return Resource()
     written = pod.spec.containers[0].resources
-    try:
-        return of_list({**written.limits, **written.requests})
-    except ValueError:
-        return Resource()
+    return _amounts({**written.limits, **written.requests}) or Resource()
 
 
 def pod_trouble(pod: Pod) -> Trouble | None:
@@ -119,16 +122,16 @@ def _waiting(pod: Pod) -> Trouble | None:
         who = f"{pod.metadata.name}, container {status.name}"
         if waiting.reason in _NO_IMAGE:
             said = f"{who}: image {images.get(status.name, '')} cannot be had: {waiting.message or waiting.reason}"
-            return Trouble(reason="ImagePullFailed", message=said)
+            return Trouble(reason=Reason.IMAGE_PULL_FAILED, message=said)
         if waiting.reason in _CANNOT_START:
-            return Trouble(reason="CannotStart", message=f"{who}: {waiting.message or waiting.reason}")
+            return Trouble(reason=Reason.CANNOT_START, message=f"{who}: {waiting.message or waiting.reason}")
     return None
 
 
 def _unschedulable(pod: Pod) -> Trouble | None:
     for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable":
-            return Trouble(reason="Unschedulable", message=f"{pod.metadata.name}: {each.message}")
+            return Trouble(reason=Reason.UNSCHEDULABLE, message=f"{pod.metadata.name}: {each.message}")
     return None
 
 
@@ -138,3 +141,17 @@ def _resize_waits(pod: Pod) -> str:
         if each.type == "PodResizePending" and each.status == "True":
             return " ".join(": ".join(word for word in (each.reason, each.message) if word).split())[:512]
     return ""
+
+
+def _is_resizing(pod: Pod) -> bool:
+    given = next((each.allocated_resources for each in pod.status.container_statuses if _is_main(pod, each)), {})
+    asked = pod.spec.containers[0].resources.requests if given else {}
+    has = {name: amount for name, amount in given.items() if name in asked}
+    return _amounts(has) != _amounts({name: asked[name] for name in has})
+
+
+def _amounts(written: Mapping[str, str]) -> Resource | None:
+    try:
+        return of_list(written)
+    except ValueError:
+        return None

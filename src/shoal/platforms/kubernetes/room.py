@@ -6,12 +6,14 @@ it works in, gets no hosts (`sees_hosts`): the scheduler then holds jobs against
 
 import asyncio
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from shoal.core.hosts import HostSeen, PodUse, QuotaSeen
 from shoal.platforms.kubernetes.cache import Change, Removed, Updated
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.events import Recorder, reference
+from shoal.platforms.kubernetes.hosts import HostBook
 from shoal.platforms.kubernetes.informer import Caches, Informer, InformerSettings
 from shoal.platforms.kubernetes.objects import (
     ACCESS_REVIEWS,
@@ -70,6 +72,10 @@ class KubernetesRoom(Caches):
             client, CONFIG_MAPS, namespace=home, fields=f"metadata.name={config_map}", settings=settings
         )
         self._seen: dict[str, tuple[str, HostSeen]] = {}
+        self.book = HostBook()
+        """Which hosts are down."""
+        self._nodes.on_change(self.book.happened)
+        self._nodes.on_hearing(self._hearing)
 
     @property
     def informers(self) -> Sequence[Informer[Any]]:
@@ -121,6 +127,13 @@ class KubernetesRoom(Caches):
     def on_settings(self, told: Callable[[ConfigMap | None], None]) -> None:
         """Tell what the settings' ConfigMap holds, whenever that changes; None: it was deleted."""
         self._settings.on_change(lambda change: told(None if isinstance(change, Removed) else change.object))
+
+    def _hearing(self, hears: bool) -> None:
+        now = datetime.now(UTC)
+        if hears:
+            self.book.hears(now)
+        else:
+            self.book.hears_nothing(now)
 
     # Reading -----------------------------------------------------------------------------------------------------
 

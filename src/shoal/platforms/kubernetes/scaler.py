@@ -13,34 +13,48 @@ tell the master's desk what they see, as often as they see it; what the desk kno
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import msgspec
 
-from shoal.api.elasticjob import Grant, Role
+from shoal.api.elasticjob import Accepted, Grant, Role
 from shoal.api.fields import MAX_ENTRIES
 from shoal.api.meta import ObjectMeta
-from shoal.api.scaleplan import PodReport, ReplicaResourceSpecs, ScalePlanSpec, ScalePlanStatus
+from shoal.api.resources import Resource, of_spec, to_spec
+from shoal.api.scaleplan import PodReport, ScalePlanSpec, ScalePlanStatus
 from shoal.core.errors import BadInput, ShoalError, Superseded
 from shoal.core.exits import ProcessExit
-from shoal.core.job.values import Announced, JobSpec
+from shoal.core.job.values import Announced, Given, JobSpec
 from shoal.core.nodes import Node, NodeId, NodeStatus
-from shoal.core.plans import ScalePlan
+from shoal.core.nodes import Role as NodeRole
+from shoal.core.plans import NodeGroupResource, NodeResource, ScalePlan
 from shoal.platforms.kubernetes.backoff import Backoff
 from shoal.platforms.kubernetes.client import Client
 from shoal.platforms.kubernetes.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from shoal.platforms.kubernetes.informer import Informer, InformerSettings
 from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, SCALE_PLANS
 from shoal.platforms.kubernetes.objects import PODS, Json, Pod
-from shoal.platforms.kubernetes.orders import Orders, node_named, ordered, pod_name, settled, sighting
+from shoal.platforms.kubernetes.orders import (
+    THERE,
+    WORKERS,
+    Orders,
+    asked,
+    node_named,
+    node_of,
+    ordered,
+    pod_name,
+    settled,
+    sighting,
+)
 from shoal.platforms.kubernetes.pods import pod_report
 
 log = logging.getLogger("shoal.master")
 
 MANAGER = "shoal-master"
-WORKER = "worker"
+_FAILED = "failed:"
+"""How the operator begins what it says of a Pod that it could not replace."""
 Understand = Callable[[Json], JobSpec | None]
 
 
@@ -59,6 +73,12 @@ class Desk(Protocol):
     def specified(self, spec: JobSpec) -> None: ...
 
     def granted(self, count: int, *, victims: frozenset[NodeId], who: str) -> None: ...
+
+    def pinned(self, by: Mapping[NodeRole, str]) -> None: ...
+
+    def resources_pinned(self, given: Mapping[NodeRole, Given]) -> None: ...
+
+    def servers_granted(self, count: int, *, are_too_many: bool, victims: frozenset[NodeId]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +101,9 @@ class _Plan(msgspec.Struct, frozen=True):
     status: ScalePlanStatus | None = None
 
 
-class _JobStatus(msgspec.Struct, frozen=True):
+class _JobStatus(msgspec.Struct, frozen=True, rename="camel"):
     grant: Grant | None = None
+    accepted_at: list[Accepted] | None = None
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -101,17 +122,22 @@ class _Watching:
         namespace: str,
         job: str,
         uid: str,
+        managed: frozenset[Role] = WORKERS,
         asks: Mapping[Role, int] | None = None,
+        beside: Mapping[Role, int] | None = None,
         understand: Understand | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`uid`: the job's; one that took its name is none of ours. `asks`: how many members of each role the master
-        asks for; what users ask for goes first. `understand`: what a job means that has changed, None if it means
-        nothing."""
+        """`uid`: the job's; one that took its name is none of ours. `managed`: roles whose members the master knows.
+        `asks`: how many members of each role the master asks for before it says more in a plan; what users ask for goes
+        first. None: what stands in the job's plan stays until the master says so. `beside`: of roles that the master's
+        plans never name, how many it asks for with whatever else it does. `understand`: what a job means that has
+        changed, None if it means nothing."""
         self.settings = settings or ScalerSettings()
         self._client = client
         self._namespace, self._job, self._uid = namespace, job, uid
+        self._managed = managed
         self._rng = rng or random.Random()
         self._desk: Desk | None = None
         self._woken = asyncio.Event()
@@ -124,10 +150,11 @@ class _Watching:
         self._understood: tuple[int | None, JobSpec | None] = (None, None)
         """The generation of the job that was last looked at, and what it asks for."""
         self._jobs = self._informer(ELASTIC_JOBS, fields=f"metadata.name={job}")
-        self._asks = dict(asks or {})
+        self._asks = None if asks is None else _asks_for(asks)
+        self._beside = _asks_for(beside or {})
         self._auto = f"{job}-auto"
         self._plans = self._informer(SCALE_PLANS, fields=f"metadata.name={self._auto}")
-        self._declared: tuple[str, Orders] | None = None
+        self._declared: tuple[str, Orders, Json | None] | None = None
         """What stands in the plan, and the uid of that plan."""
 
     def serve(self, desk: Desk) -> None:
@@ -140,9 +167,17 @@ class _Watching:
         """Ends of nodes are told to the desk, with everything else that there is."""
 
     async def scale(self, plan: ScalePlan) -> None:
+        if plan.is_ask:
+            if plan.node_group_resources:
+                self._asks = asks_of(plan.node_group_resources)
+            self._orders = asked(self._orders, plan, job=self._job, reports=self._reports)
+            self._woken.set()
+            return
         before = self._orders
-        replaced = {node.seat for node in plan.launch_nodes}
-        going = tuple(node for node in plan.remove_nodes if node.seat in replaced or not self._may_part(node))
+        replaced = {(node.role, node.seat) for node in plan.launch_nodes}
+        going = tuple(
+            node for node in plan.remove_nodes if (node.role, node.seat) in replaced or not self._may_part(node)
+        )
         plan = replace(plan, remove_nodes=going)
         self._orders = ordered(before, plan, job=self._job, reports=self._reports)
         if not self._orders.are_as(before):
@@ -169,21 +204,40 @@ class _Watching:
         if (spec := self._spec()) is not None:
             self._desk.specified(spec)
         self._seen |= {report.name for report in reports}
-        found = sighting(reports)
+        found = sighting(reports, self._managed)
         self._desk.announced(found.announced)
         known = frozenset(node for name in self._seen if (node := node_named(self._job, name)) is not None)
         self._desk.exists(found.running, found.ended, known)
+        stamps = self._stamps()
+        self._desk.pinned(pinned_by(stamps))
+        self._desk.resources_pinned(given_by(stamps))
         grant = self._grant()
         if grant is not None:
             victims = frozenset(
                 node for name in grant.victims or () if (node := node_named(self._job, name)) is not None
             )
             self._desk.granted(granted(grant), victims=victims, who="the grant")
-        self._orders = settled(self._orders, reports, seen=self._seen)
+            if Role.PS in self._managed:
+                self._tell_of_servers(granted(grant, Role.PS), reports, victims, drains=grant.drain_by is not None)
+        self._orders = settled(self._orders, reports, seen=self._seen, failed=self._not_moved())
+
+    def _tell_of_servers(
+        self, count: int, reports: tuple[PodReport, ...], victims: frozenset[NodeId], *, drains: bool
+    ) -> None:
+        """Which servers there are may be known before they are granted: only with a time to drain are there too many,
+        or when none at all is granted."""
+        assert self._desk is not None
+        there = {node_of(report) for report in reports if report.role == Role.PS and report.phase in THERE}
+        are_too_many = count == 0 or (drains and len(there) > count)
+        self._desk.servers_granted(count, are_too_many=are_too_many, victims=victims & there)
 
     def _grant(self) -> Grant | None:
         job = self._own_job()
         return None if job is None or job.status is None else job.status.grant
+
+    def _stamps(self) -> Sequence[Accepted]:
+        job = self._own_job()
+        return () if job is None or job.status is None else job.status.accepted_at or ()
 
     def _spec(self) -> JobSpec | None:
         """What the job asks for; None: nothing that can be understood, so what it asked for before still counts."""
@@ -227,6 +281,13 @@ class _Watching:
             return None
         return plan
 
+    def _not_moved(self) -> frozenset[str]:
+        """Pods whose replacement has failed, by the operator's word about the plan as it is."""
+        plan = self._plan()
+        if plan is None or plan.status is None or plan.status.observed_generation != plan.metadata.generation:
+            return frozenset()
+        return frozenset(each.entry for each in plan.status.done or () if (each.outcome or "").startswith(_FAILED))
+
     async def _declare(self, orders: Orders) -> None:
         """Say what the master asks for, and these orders, in the plan that the operator made for this job; when that is
         there, if it is not yet."""
@@ -234,18 +295,22 @@ class _Watching:
         if plan is None:
             return
         uid = plan.metadata.uid or ""
-        if self._declared is not None and self._declared[0] == uid and self._declared[1].are_as(orders):
+        said = self._asks if self._asks is not None else _declared_asks(plan)
+        asks = {**self._beside, **said} if said else None
+        declared = self._declared
+        if declared is not None and (declared[0], declared[2]) == (uid, asks) and declared[1].are_as(orders):
             return
         spec: Json = {
-            "replicaResourceSpecs": {str(role): {"replicas": count} for role, count in self._asks.items()},
+            "replicaResourceSpecs": asks,
             "createPods": [msgspec.to_builtins(entry) for entry in orders.create.values()],
             "removePods": [{"name": name} for name in sorted(orders.remove)],
+            "migratePods": [msgspec.to_builtins(entry) for entry in orders.migrate.values()],
             "reason": orders.reason[:1024],
         }
         metadata = {"name": self._auto, "namespace": self._namespace, "uid": uid}
         body = {"metadata": metadata, "spec": {name: value for name, value in spec.items() if value}}
         await self._client.apply(SCALE_PLANS, body, manager=MANAGER)
-        self._declared = (uid, orders)
+        self._declared = (uid, orders, asks)
 
     async def _pause(self, failures: int) -> None:
         """Wait before the next try, or until there is news."""
@@ -263,8 +328,37 @@ def check_uid(found: str | None, uid: str, job: str) -> None:
         raise Superseded(f"job {job} is another one now ({found}): the one that this master was of ({uid}) is gone")
 
 
-def granted(grant: Grant) -> int:
-    return next((each.count for each in grant.counts or () if each.role == WORKER), 0)
+def pinned_by(stamps: Sequence[Accepted]) -> dict[NodeRole, str]:
+    """By role, whose manual ask says how many there are: the last that changed, as the operator counts."""
+    found: dict[NodeRole, str] = {}
+    for each in _counting(stamps):
+        found |= {NodeRole(count.role): _title(each) for count in each.counts or ()}
+    return found
+
+
+def given_by(stamps: Sequence[Accepted]) -> dict[NodeRole, Given]:
+    """By role, whose manual ask says what each has, and what: of all that say something the last that changed."""
+    found: dict[NodeRole, Given] = {}
+    for each in _counting(stamps):
+        for said in each.resources or ():
+            amounts = asdict(of_spec(said.resource))
+            found[NodeRole(said.role)] = Given(_title(each), NodeResource(**amounts))
+    return found
+
+
+def _counting(stamps: Sequence[Accepted]) -> list[Accepted]:
+    """The manual asks that count, the last that changed last. The operator gives no two the same stamp."""
+    void_before = max((each.at for each in stamps if each.ask == "spec"), default=None)
+    counting = [each for each in stamps if void_before is None or each.at >= void_before]
+    return sorted(counting, key=lambda each: each.at)
+
+
+def _title(stamp: Accepted) -> str:
+    return stamp.ask.replace("/", " ")
+
+
+def granted(grant: Grant, role: Role = Role.WORKER) -> int:
+    return next((each.count for each in grant.counts or () if each.role == role), 0)
 
 
 class ElasticJobScaler(_Watching):
@@ -303,11 +397,13 @@ class ElasticJobScaler(_Watching):
         if plan is not None:
             create = {entry.name: entry for entry in plan.spec.create_pods or ()}
             remove = frozenset(entry.name for entry in plan.spec.remove_pods or ())
-            if plan.spec.replica_resource_specs == _counts(self._asks):
-                self._declared = (plan.metadata.uid or "", Orders(create=create, remove=remove))
+            migrate = {entry.name: entry for entry in plan.spec.migrate_pods or ()}
+            declared = Orders(create=create, remove=remove, migrate=migrate)
+            self._declared = (plan.metadata.uid or "", declared, _declared_asks(plan))
             self._orders = Orders(
                 create={**create, **self._orders.create},
                 remove=remove | self._orders.remove,
+                migrate={**migrate, **self._orders.migrate},
                 reason=self._orders.reason,
             )
 
@@ -317,9 +413,24 @@ class ElasticJobScaler(_Watching):
         return self._reports if plan is None or plan.status is None else tuple(plan.status.pods or ())
 
 
-def _counts(asks: Mapping[Role, int]) -> ReplicaResourceSpecs | None:
-    """The asks as they stand in a plan."""
-    return msgspec.convert({str(r): {"replicas": n} for r, n in asks.items()}, ReplicaResourceSpecs) if asks else None
+def asks_of(groups: Mapping[str, NodeGroupResource]) -> Json:
+    """What is asked of each role, as it stands in a plan: `replicaResourceSpecs`."""
+    found: Json = {}
+    for role, group in groups.items():
+        amounts = {name: value for name, value in asdict(group.node_resource).items() if name != "priority"}
+        resource = msgspec.to_builtins(to_spec(Resource(**amounts)))
+        found[str(role)] = {"replicas": group.count, **({"resource": resource} if resource else {})}
+    return found
+
+
+def _asks_for(counts: Mapping[Role, int]) -> Json:
+    return asks_of({role: NodeGroupResource(count=count) for role, count in counts.items()})
+
+
+def _declared_asks(plan: _Plan) -> Json | None:
+    """What stands in the plan already."""
+    specs = plan.spec.replica_resource_specs
+    return None if specs is None else msgspec.to_builtins(specs)
 
 
 class PodScaler(_Watching):
@@ -339,7 +450,9 @@ class PodScaler(_Watching):
         labels: str,
         manifest: Callable[[Json, Node], Json],
         report: Callable[[Pod], PodReport | None] = pod_report,
+        managed: frozenset[Role] = WORKERS,
         asks: Mapping[Role, int] | None = None,
+        beside: Mapping[Role, int] | None = None,
         understand: Understand | None = None,
         settings: ScalerSettings | None = None,
         rng: random.Random | None = None,
@@ -347,7 +460,16 @@ class PodScaler(_Watching):
         """`labels` select the job's Pods. `manifest` makes the Pod of a node from the ElasticJob as it is now, or
         raises `BadInput`; `report` says what a Pod tells of its node, None if it is no node's."""
         super().__init__(
-            client, namespace=namespace, job=job, uid=uid, asks=asks, understand=understand, settings=settings, rng=rng
+            client,
+            namespace=namespace,
+            job=job,
+            uid=uid,
+            managed=managed,
+            asks=asks,
+            beside=beside,
+            understand=understand,
+            settings=settings,
+            rng=rng,
         )
         self._pods: Informer[Pod] = self._informer(PODS, labels=labels)
         self._manifest = manifest
@@ -402,24 +524,32 @@ class PodScaler(_Watching):
 
     async def _act(self) -> bool:
         """Carry out what can be, side by side. Whether something has to be tried again."""
-        deletions = [self._delete(name) for name in sorted(self._orders.remove)]
-        results = [await deletion for deletion in deletions]
+        deleted = await self._each(self._delete, sorted(self._orders.remove))
+        created = await self._each(self._create, self._affordable())
+        return not all([*deleted, *created])
+
+    async def _each(self, do: Callable[[str], Awaitable[bool]], names: Sequence[str]) -> list[bool]:
         gate = asyncio.Semaphore(self.settings.at_once)
 
         async def one(name: str) -> bool:
             async with gate:
-                return await self._create(name)
+                return await do(name)
 
         async with asyncio.TaskGroup() as tasks:
-            creating = [tasks.create_task(one(name)) for name in self._affordable()]
-        return not all([*results, *(task.result() for task in creating)])
+            doing = [tasks.create_task(one(name)) for name in names]
+        return [task.result() for task in doing]
 
     def _affordable(self) -> Sequence[str]:
         """The Pods that may be created now, the oldest orders first."""
-        grant = self._grant()
-        there = sum(1 for report in self._reports if report.phase in ("Pending", "Running", "Unknown"))
-        room = 0 if grant is None else max(0, granted(grant) - there)
-        return [name for name in self._orders.create if name in self._nodes][:room]
+        grant, found = self._grant(), list[str]()
+        if grant is None:
+            return []
+        for role in self._managed:
+            there = sum(1 for report in self._reports if report.role == role and report.phase in THERE)
+            named = [name for name in self._orders.create if name in self._nodes]
+            mine = [name for name in named if self._nodes[name].role.value == role.value]
+            found += mine[: max(0, granted(grant, role) - there)]
+        return sorted(found, key=list(self._orders.create).index)
 
     async def _create(self, name: str) -> bool:
         entry, job = self._orders.create.get(name), self._jobs.get(self._namespace, self._job)

@@ -2,7 +2,8 @@
 
 Four more informers: TrainingJobs, and the ReplicaSets, StatefulSets and Jobs that bear a job's uid. Pods come from the
 operator's own cache. What is read may be behind the API server; every write says which object it means by its uid, and
-writing the same twice changes nothing, so that costs at most another look.
+writing the same twice changes nothing, so that costs at most another look. How many Pods a workload makes is written
+only over the generation that it was decided on: a process that slept in between does not undo what is newer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from shoal.api.labels import JOB_NAME, JOB_UID, KIND, TRAINING_JOB
 from shoal.core.errors import Denied, Outdated
 from shoal.core.workloads import TrainingPod, Workload, WorkloadKind
 from shoal.platforms.kubernetes.cache import Change, Removed, Updated
-from shoal.platforms.kubernetes.client import Client, Merge, Strategic
+from shoal.platforms.kubernetes.client import Client, JsonPatch, Strategic
 from shoal.platforms.kubernetes.cluster import (
     KubernetesCluster,
     Wake,
@@ -147,15 +148,43 @@ class KubernetesTraining(Caches):
         is_ours(kind, manifest, there)
         await informer.refresh(meta.namespace, meta.name)  # our cache did not have it
 
-    async def resize(self, kind: WorkloadKind, namespace: str, name: str, uid: str, count: int) -> None:
+    async def resize(
+        self,
+        kind: WorkloadKind,
+        namespace: str,
+        name: str,
+        uid: str,
+        generation: int,
+        count: int,
+        affinity: Json | None,
+    ) -> None:
+        """Kubernetes writes the status whenever a Pod comes or goes: another version, and the same generation."""
         field = "parallelism" if kind is WorkloadKind.JOB else "replicas"
-        change = {"metadata": {"uid": uid}, "spec": {field: count}}
+        change: list[Json] = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "test", "path": "/metadata/generation", "value": generation},
+            {"op": "add", "path": f"/spec/{field}", "value": count},
+        ]
+        if affinity is not None:
+            change.append({"op": "add", "path": "/spec/template/spec/affinity", "value": affinity})
         try:
-            await self._client.patch(WORKLOADS[kind], name, Merge(change), namespace=namespace)
+            await self._client.patch(WORKLOADS[kind], name, JsonPatch(change), namespace=namespace)
         except (Conflict, NotFound) as exc:
             raise Outdated(str(exc)) from exc
-        except (Forbidden, Invalid) as exc:
+        except Invalid as exc:
+            if not await self._is_still(kind, namespace, name, uid, generation):
+                raise Outdated(str(exc)) from exc
             refused(exc)
+        except Forbidden as exc:
+            refused(exc)
+
+    async def _is_still(self, kind: WorkloadKind, namespace: str, name: str, uid: str, generation: int) -> bool:
+        """Whether a workload is the one that was decided on. What is not does not become so again."""
+        try:
+            there = await self._client.get(WORKLOADS[kind], name, namespace=namespace)
+        except NotFound:
+            return False
+        return (there.metadata.uid, there.metadata.generation) == (uid, generation)
 
     async def delete(self, kind: WorkloadKind, namespace: str, name: str, uid: str) -> None:
         try:

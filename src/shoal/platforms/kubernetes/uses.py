@@ -31,11 +31,15 @@ from shoal.core.hosts import (
     Taint,
     Toleration,
 )
-from shoal.platforms.kubernetes.objects import Container, Node, Pod, PodSpec, ResourceQuota
+from shoal.platforms.kubernetes.objects import Container, Node, ObjectMeta, Pod, PodSpec, ResourceQuota
 
 _OVER = frozenset({"Succeeded", "Failed"})
 _OWN_TAINTS = "node.kubernetes.io/"
 """Taints under which Kubernetes says that a host is not ready, cordoned or short of something: `is_open` says it."""
+
+_LEAVES_WITHIN = 60
+"""Seconds in which a Pod that was told to end is expected to be gone, however long its grace is. A parameter server has
+half an hour; whoever was promised its room should not wait there for so long."""
 
 
 def host_seen(node: Node) -> HostSeen:
@@ -73,7 +77,7 @@ def pod_use(pod: Pod) -> PodUse:
         is_ready=any(each.type == "Ready" and each.status == "True" for each in status.conditions),
         succeeded=status.phase == "Succeeded",
         is_over=status.phase in _OVER,
-        ends=None if meta.deletion_timestamp is None else meta.deletion_timestamp.timestamp(),
+        ends=_ends(meta),
         priority=spec.priority or 0,
         since=_seconds(meta.creation_timestamp),
         is_unschedulable=scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable",
@@ -82,19 +86,31 @@ def pod_use(pod: Pod) -> PodUse:
     )
 
 
+def _ends(meta: ObjectMeta) -> float | None:
+    if meta.deletion_timestamp is None:
+        return None
+    grace = meta.deletion_grace_period_seconds or 0
+    return meta.deletion_timestamp.timestamp() - max(0, grace - _LEAVES_WITHIN)
+
+
 def _as_given(pod: Pod) -> PodSpec:
-    """What a Pod has where its host has refused what it should have instead."""
-    refused = any(
-        each.type == "PodResizePending" and each.status == "True" and each.reason == "Infeasible"
+    """What a Pod has by its host's word. What it should have instead counts from when the host has agreed, or waits
+    only for room (`Deferred`): before that nobody knows whether it ever gets it."""
+    waits = any(
+        each.type == "PodResizePending" and each.status == "True" and each.reason == "Deferred"
         for each in pod.status.conditions
     )
-    if not refused:
+    given = {each.name: each.allocated_resources for each in pod.status.container_statuses if each.allocated_resources}
+    if waits or not given:
         return pod.spec
-    given = {each.name: each.resources for each in pod.status.container_statuses if each.resources is not None}
-    has = [
-        msgspec.structs.replace(each, resources=given.get(each.name, each.resources)) for each in pod.spec.containers
-    ]
+    has = [_with_requests(each, given.get(each.name, {})) for each in pod.spec.containers]
     return msgspec.structs.replace(pod.spec, containers=has)
+
+
+def _with_requests(container: Container, given: Mapping[str, str]) -> Container:
+    written = container.resources
+    requests = {**written.limits, **written.requests, **given}
+    return msgspec.structs.replace(container, resources=msgspec.structs.replace(written, requests=requests))
 
 
 def quota_seen(quota: ResourceQuota) -> QuotaSeen | None:

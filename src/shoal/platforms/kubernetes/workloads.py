@@ -11,7 +11,7 @@ from shoal.api.trainingjob import TrainingRole
 from shoal.core.pods import PodPhase
 from shoal.core.workloads import TrainingPod, Workload, WorkloadKind
 from shoal.platforms.kubernetes.objects import Condition, Kind, ObjectMeta, Part, Pod
-from shoal.platforms.kubernetes.pods import pod_reason, pod_trouble
+from shoal.platforms.kubernetes.pods import pod_end, pod_reason, pod_trouble, was_oom_killed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -73,6 +73,7 @@ def workload_seen(found: ReplicaSet | StatefulSet | Job) -> Workload | None:
     common: dict[str, Any] = {
         "name": meta.name,
         "uid": meta.uid,
+        "generation": meta.generation or 0,
         "role": TrainingRole(role),
         "form": meta.annotations.get(FORM, ""),
         "deleting": meta.deletion_timestamp is not None,
@@ -99,6 +100,7 @@ def training_pod(pod: Pod) -> TrainingPod | None:
     role = meta.labels.get(ROLE, "")
     if role not in tuple(TrainingRole):
         return None
+    end = pod_end(pod)
     return TrainingPod(
         name=meta.name,
         uid=meta.uid,
@@ -107,8 +109,11 @@ def training_pod(pod: Pod) -> TrainingPod | None:
         phase=PodPhase(pod.status.phase) if pod.status.phase in tuple(PodPhase) else PodPhase.PENDING,
         ready=any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions),
         deleting=meta.deletion_timestamp is not None,
+        ends=meta.deletion_timestamp,
         created_at=meta.creation_timestamp or _EPOCH,
         host=pod.spec.node_name,
+        exit_code=end.exit_code if end else None,
+        oom_killed=was_oom_killed(end),
         reason=pod_reason(pod),
         trouble=pod_trouble(pod),
     )

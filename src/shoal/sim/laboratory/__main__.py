@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from shoal.core.facts import OptimizerSettings
-from shoal.sim.laboratory.experiment import JOBS, cases, judged, makers
+from shoal.sim.laboratory.experiment import JOBS, cases, entries, judged
 from shoal.sim.laboratory.pictures import draw_laboratory
 
 
@@ -13,10 +13,9 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m shoal.sim.laboratory DIR\n")
         return 2
     settings = OptimizerSettings()
-    found = cases(JOBS, 0, settings)
     results = {
-        name: [judged(case, maker, settings, 0) for case in found]
-        for name, maker in makers(settings).items()
+        name: [judged(case, entry.maker, settings, 0, entry.place) for case in cases(JOBS, 0, settings, entry)]
+        for name, entry in entries(settings).items()
         if name != "oracle"
     }
     for path in draw_laboratory(results, Path(arguments[0]), settings):

@@ -35,6 +35,19 @@ LONGEST = 20.0
 NOTHING = Held(workers=0, worker_cpu=1.0, worker_memory=0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a job runs: what can be given to its nodes there, and what they tell."""
+
+    each: float | None = None
+    """Cores that every node has because its host lets it: nodes are given neither cores nor memory, and never run out
+    of it. None: they are given what is planned."""
+    tells_waits: bool = True
+    """Whether workers of parameter servers can tell computing from waiting. TensorFlow's cannot."""
+    checks_hosts: bool = False
+    """A plan with a node that no host has room for is not granted. False: who plans knows the hosts."""
+
+
 class Sizer(Protocol):
     """Who sizes one job."""
 
@@ -110,8 +123,10 @@ class _World:
 
 
 class Bench:
-    def __init__(self, job: LabJob, sizer: Sizer, *, seed: int, most_seconds: float) -> None:
-        self._job, self._sizer = job, sizer
+    def __init__(
+        self, job: LabJob, sizer: Sizer, *, seed: int, most_seconds: float, place: Place | None = None
+    ) -> None:
+        self._job, self._sizer, self._place = job, sizer, place or Place()
         self._chance = random.Random(f"{seed}/{job.name}")
         self._most = most_seconds
         self._world = _World()
@@ -128,7 +143,7 @@ class Bench:
         world, job = self._world, self._job
         first = self._sizer.look(self._facts())
         if first is not None:
-            self._adopt(_applied(NOTHING, first, job), first)
+            self._adopt(_applied(NOTHING, first, job, self._place), first)
         while world.done < job.work and world.now < self._most and world.held.workers:
             self._tick()
         return Life(
@@ -189,12 +204,18 @@ class Bench:
             world.paused_until = world.now + job.pause_seconds
             world.changed_at = world.paused_until
             return
-        target = _applied(world.held, plan, job)
-        if target == world.held:
+        target = _applied(world.held, plan, job, self._place)
+        if target == world.held or not self._has_room(target):
             return
         self._steps.append(Step(at=world.now, held=target, algorithm=plan.algorithm or "", reason=plan.reason))
         world.target = target
         world.ready_at = world.now + (RESTART if world.dead else job.start_seconds)
+
+    def _has_room(self, target: Held) -> bool:
+        limits = self._job.limits
+        cores = max(target.worker_cpu, target.first_cpu or 0.0, *target.ps_cpu, 0.0)
+        memory = max(target.worker_memory, target.ps_memory)
+        return not self._place.checks_hosts or (cores <= limits.node_cpu and memory <= limits.node_memory)
 
     def _arrive(self, target: Held) -> None:
         world, job = self._world, self._job
@@ -243,6 +264,7 @@ class Bench:
         if speed:
             steps = speed / job.batch
             self._cores[1] += trained * steps * (job.compute + (job.second if job.is_ps else 0.0))
+        if speed and self._place.each is None:
             progress = world.done / job.work
             used = held.workers * job.worker_needs(progress)
             self._memory[1] += seconds * (used + (held.ps * job.ps_needs(held.ps, progress) if held.ps else 0.0))
@@ -261,6 +283,7 @@ class Bench:
         factor = self._noisy(1.0)
         used = [self._noisy(job.second * held.workers * share / usual, 0.5) for share in job.shares(held.ps)]
         worker_used = self._noisy(job.work_of(held.workers) / common, 0.5)
+        given = self._place.each is None
         world.speeds.append(
             SpeedSample(
                 at=world.now,
@@ -268,18 +291,21 @@ class Bench:
                 samples_per_second=speed / factor,
                 workers=held.workers,
                 ps=held.ps,
-                worker_cpu=held.worker_cpu,
-                ps_cpu=_group_cpu(held) if held.ps else None,
+                worker_cpu=held.worker_cpu if given else None,
+                ps_cpu=_group_cpu(held) if held.ps and given else None,
                 worker_cpu_used=worker_used,
                 ps_cpu_used=sum(used) / held.ps if held.ps else None,
-                ps_busiest=max(u / c for u, c in zip(used, held.ps_cpu, strict=True)) if held.ps else None,
+                ps_busiest=max(u / c for u, c in zip(used, held.ps_cpu, strict=True)) if held.ps and given else None,
             )
         )
         progress = world.done / job.work
         slow = job.straggler.worker if job.straggler is not None and world.slow > 1.0 else None
         for number in range(held.workers):
             cores = held.first_cpu if number == 0 and held.first_cpu is not None else held.worker_cpu
-            own = job.work_of(held.workers) / min(cores, job.parallel) * (world.slow if number == slow else 1.0)
+            computing = job.work_of(held.workers) / min(cores, job.parallel)
+            own = computing * (world.slow if number == slow else 1.0)
+            if job.is_ps and not self._place.tells_waits:
+                own += usual - computing
             memory = self._warm(f"worker-{number}", job.worker_needs(progress))
             self._add(f"worker-{number}", worker_used, memory, own * (1.0 + job.noise * (self._chance.random() - 0.5)))
         for number, cpu in enumerate(used):
@@ -298,7 +324,7 @@ class Bench:
 
     def _run_out(self) -> None:
         world, job = self._world, self._job
-        if world.dead or world.now < world.paused_until:
+        if world.dead or world.now < world.paused_until or self._place.each is not None:
             return
         progress = world.done / job.work
         short = {
@@ -308,9 +334,9 @@ class Bench:
         for role, is_short in short.items():
             if is_short:
                 memory = world.held.worker_memory if role is Role.WORKER else world.held.ps_memory
-                world.ooms.append(
-                    OomEvent(node=f"{role}-0", role=role, at=world.now, memory=memory, count=max(1, world.held.ps))
-                )
+                servers = world.held.ps if role is Role.PS else None
+                lost = f"{role}-0.{len(world.ooms)}"  # names are not used again
+                world.ooms.append(OomEvent(node=lost, role=role, at=world.now, memory=memory, count=servers))
                 world.dead, world.target = True, None
                 return
 
@@ -320,13 +346,16 @@ class Bench:
         world, job = self._world, self._job
         held = world.held
         group = _group_cpu(held)
-        workers = (
-            NodeResource(cpu=held.worker_cpu, memory=held.worker_memory or None) if held.workers else NodeResource()
-        )
-        servers = NodeResource(cpu=group, memory=held.ps_memory or None) if held.ps else NodeResource()
-        roles = {Role.WORKER: RoleFacts(count=held.workers, resource=workers, min=1, max=job.max_workers)}
+        fixed = self._place.each is not None
+        workers, servers = NodeResource(), NodeResource()
+        if held.workers and not fixed:
+            workers = NodeResource(cpu=held.worker_cpu, memory=held.worker_memory or None)
+        if held.ps and not fixed:
+            servers = NodeResource(cpu=group, memory=held.ps_memory or None)
+        usual = RoleFacts(count=0, min=1, cpu_pinned=fixed, memory_pinned=fixed)
+        roles = {Role.WORKER: replace(usual, count=held.workers, resource=workers, max=job.max_workers)}
         if job.is_ps:
-            roles[Role.PS] = RoleFacts(count=held.ps, resource=servers, min=1, max=job.max_ps)
+            roles[Role.PS] = replace(usual, count=held.ps, resource=servers, max=job.max_ps)
         return JobFacts(
             job=job.name,
             strategy=job.strategy,
@@ -344,7 +373,9 @@ class Bench:
 
     def _node(self, name: str, workers: NodeResource, servers: NodeResource) -> NodeFacts:
         world = self._world
-        if name.startswith("worker"):
+        if self._place.each is not None:
+            role, resource = (Role.WORKER, workers) if name.startswith("worker") else (Role.PS, servers)
+        elif name.startswith("worker"):
             role, first = Role.WORKER, world.held.first_cpu if name == "worker-0" else None
             resource = workers if first is None else replace(workers, cpu=first)
         else:
@@ -364,31 +395,32 @@ def _group_cpu(held: Held) -> float:
     return sorted(held.ps_cpu)[(held.ps - 1) // 2] if held.ps else 1.0
 
 
-def _applied(held: Held, plan: ResourcePlan, job: LabJob) -> Held:
+def _applied(held: Held, plan: ResourcePlan, job: LabJob, place: Place) -> Held:
     """What the job has when the plan is carried out."""
+    named = plan.node_resources
     worker = plan.node_group_resources.get(Role.WORKER.value)
     if worker is not None:
         held = replace(
             held,
             workers=worker.count,
-            worker_cpu=worker.node_resource.cpu or held.worker_cpu,
+            worker_cpu=place.each or worker.node_resource.cpu or held.worker_cpu,
             worker_memory=worker.node_resource.memory or held.worker_memory,
             first_cpu=None,
         )
-    first = plan.node_resources.get("worker-0")
+    first = named.get("worker-0")
     if first is not None:
         held = replace(held, first_cpu=None if first.cpu == held.worker_cpu else first.cpu)
     servers = plan.node_group_resources.get(Role.PS.value) if job.is_ps else None
     if servers is not None:
-        group = servers.node_resource.cpu or _group_cpu(held)
+        group = place.each or servers.node_resource.cpu or _group_cpu(held)
         held = replace(
             held,
             ps=servers.count,
             ps_cpu=(group,) * servers.count,
             ps_memory=servers.node_resource.memory or held.ps_memory,
         )
-    named = {int(name[3:]): each.cpu for name, each in plan.node_resources.items() if name.startswith("ps-")}
-    if named:
-        cores = tuple(named.get(number) or cpu for number, cpu in enumerate(held.ps_cpu))
+    own = {int(name[3:]): each.cpu for name, each in named.items() if name.startswith("ps-")}
+    if own:
+        cores = tuple(own.get(number) or cpu for number, cpu in enumerate(held.ps_cpu))
         held = replace(held, ps_cpu=cores)
     return held

@@ -6,13 +6,14 @@ whole life of the job, its time for how long that took.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from shoal.core.facts import OptimizerSettings
-from shoal.sim.laboratory import oracle, policies
-from shoal.sim.laboratory.bench import LONGEST, Bench, Life
+from shoal.sim.laboratory import oracle, policies, production
+from shoal.sim.laboratory.anchors import hot_servers, of_runs
+from shoal.sim.laboratory.bench import LONGEST, Bench, Life, Place
 from shoal.sim.laboratory.policies import Maker
 from shoal.sim.laboratory.surface import Held, LabJob, random_jobs
 from shoal.sim.report import Check, JobOutcome, Measures, Report, Run, Series
@@ -24,6 +25,9 @@ NEAR = 0.95
 """The part of the oracle's speed per cost that counts as reached."""
 WANTED_NEAR, WANTED_SPENT = 0.90, 1.2
 HOURS = (1.0, 3.0)
+CLUSTER, CANARY = "shoal, cluster", "no product: a canary"
+"""Nobody can run the latter, for no platform gives one worker other cores than its role: it tells what that would be
+worth."""
 PICTURED = 3
 """Jobs of each strategy whose life has a picture."""
 HOUR = 3_600.0
@@ -58,17 +62,32 @@ class Judged:
     """How many times the oracle's time it took."""
 
 
-def cases(count: int, seed: int, settings: OptimizerSettings) -> list[Case]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A row of the table: who sizes jobs, and where. It is judged against an oracle that is as free as it is there."""
+
+    maker: Maker
+    place: Place = field(default_factory=Place)
+    job: Callable[[LabJob], LabJob] | None = None
+    """The job as it is there; None: as it is."""
+    is_promised: bool = False
+    """What the command checks holds for it."""
+
+
+def cases(count: int, seed: int, settings: OptimizerSettings, entry: Entry | None = None) -> list[Case]:
     found = []
+    place = entry.place if entry is not None else Place()
     for job in random_jobs(count, seed):
-        best = oracle.best(job, settings.marginal_speedup)
+        job = entry.job(job) if entry is not None and entry.job is not None else job
+        best = oracle.best(job, settings.marginal_speedup, each=place.each)
         hours = random.Random(f"{seed}/{job.name}/hours").uniform(*HOURS)
         found.append(Case(job=replace(job, work=job.speed(best) * hours * HOUR), best=best, hours=hours))
     return found
 
 
-def judged(case: Case, maker: Maker, settings: OptimizerSettings, seed: int) -> Judged:
-    life = Bench(case.job, maker(case.job, case.best), seed=seed, most_seconds=LONGEST * case.seconds).run()
+def judged(case: Case, maker: Maker, settings: OptimizerSettings, seed: int, place: Place | None = None) -> Judged:
+    bench = Bench(case.job, maker(case.job, case.best), seed=seed, most_seconds=LONGEST * case.seconds, place=place)
+    life = bench.run()
     exponent = settings.marginal_speedup
     best = case.job.score(case.best, exponent)
     return Judged(
@@ -82,14 +101,23 @@ def judged(case: Case, maker: Maker, settings: OptimizerSettings, seed: int) -> 
     )
 
 
-def makers(settings: OptimizerSettings) -> Mapping[str, Maker]:
+def entries(settings: OptimizerSettings) -> Mapping[str, Entry]:
     return {
-        "oracle": policies.oracle,
-        "shoal": policies.shoal(settings),
-        "dlrover rules": policies.dlrover,
-        "2x over": policies.over,
-        "2x under": policies.under,
-        "unbalanced": policies.unbalanced,
+        "oracle": Entry(maker=policies.oracle),
+        CLUSTER: Entry(
+            maker=production.in_a_cluster, place=production.IN_A_CLUSTER, job=production.limited, is_promised=True
+        ),
+        "shoal, cluster without limits": Entry(
+            maker=production.in_a_cluster, place=production.COUNTED, job=production.counted
+        ),
+        "shoal, one machine": Entry(
+            maker=production.on_one_machine, place=production.COUNTED, job=production.on_one_host
+        ),
+        CANARY: Entry(maker=policies.shoal(settings)),
+        "dlrover rules": Entry(maker=policies.dlrover),
+        "2x over": Entry(maker=policies.over),
+        "2x under": Entry(maker=policies.under),
+        "unbalanced": Entry(maker=policies.unbalanced),
     }
 
 
@@ -103,41 +131,44 @@ def run_laboratory(
     settings = settings or OptimizerSettings()
     runs: list[Run] = []
     checks: list[Check] = []
+    notes: list[str] = []
     for seed in seeds:
-        found = cases(jobs, seed, settings)
-        for name, maker in makers(settings).items():
+        for name, entry in entries(settings).items():
             results = []
+            found = cases(jobs, seed, settings, entry)
             for number, case in enumerate(found):
                 if tell is not None:
                     tell(name, number, len(found), 0.0)
-                results.append(judged(case, maker, settings, seed))
+                results.append(judged(case, entry.maker, settings, seed, entry.place))
             runs.append(_run(name, seed, results))
-            if name == "shoal":
-                checks += _checks(results, seed)
+            if entry.is_promised:
+                checks += _checks(name, results, seed)
+        notes += [f"seed {seed}: {note}" for note in of_runs([run for run in runs if run.seed == seed], CLUSTER)]
+        notes.append(f"seed {seed}: {hot_servers(jobs, seed, settings).words}")
     title = f"{jobs} random jobs whose speed is known, from no configuration"
     described = {"seeds": list(seeds), "jobs": jobs, "marginal_speedup": settings.marginal_speedup}
-    return Report(title=title, runs=tuple(runs), settings=described, checks=tuple(checks))
+    return Report(title=title, runs=tuple(runs), settings=described, checks=tuple(checks), notes=tuple(notes))
 
 
-def _checks(results: Sequence[Judged], seed: int) -> list[Check]:
+def _checks(name: str, results: Sequence[Judged], seed: int) -> list[Check]:
     near = fmean(each.near >= NEAR for each in results)
     spent, held = fmean(each.spent for each in results), fmean(each.held for each in results)
     repeated = sum(each.life.repeated_ooms for each in results)
     lost = sum(not each.life.finished for each in results)
     return [
         Check(
-            text=f"seed {seed}: {WANTED_NEAR:.0%} of jobs reach {NEAR:.0%} of the best speed per cost within "
+            text=f"{name}, seed {seed}: {WANTED_NEAR:.0%} of jobs reach {NEAR:.0%} of the best speed per cost within "
             f"{CHANGES} changes",
             holds=near >= WANTED_NEAR,
             detail=f"{near:.1%}, the median job {median(each.near for each in results):.1%}",
         ),
         Check(
-            text=f"seed {seed}: they spend at most {WANTED_SPENT:g} times the oracle's resources",
+            text=f"{name}, seed {seed}: they spend at most {WANTED_SPENT:g} times the oracle's resources",
             holds=spent <= WANTED_SPENT,
             detail=f"{spent:.2f} over their lives, {held:.2f} at their end",
         ),
         Check(
-            text=f"seed {seed}: no role runs out of memory twice, and no job is lost",
+            text=f"{name}, seed {seed}: no role runs out of memory twice, and no job is lost",
             holds=repeated == 0 and lost == 0,
             detail=f"{sum(len(each.life.ooms) for each in results)} out of memory, {repeated} again, {lost} lost",
         ),

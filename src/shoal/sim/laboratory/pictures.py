@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.facts import OptimizerSettings
-from shoal.sim.laboratory.experiment import HOUR, Judged
+from shoal.sim.laboratory.experiment import CLUSTER, HOUR, Judged
 from shoal.sim.plots import figures, save
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def draw_laboratory(
     with figures() as figure:
         folder.mkdir(parents=True, exist_ok=True)
         written += save(_nearness(figure, results), folder / "laboratory-speed-per-cost", formats)
-        written += save(_lives(figure, results["shoal"], settings), folder / "laboratory-lives", formats)
+        written += save(_lives(figure, results[CLUSTER], settings), folder / "laboratory-lives", formats)
     return written
 
 

@@ -40,10 +40,16 @@ class ShoalSizer:
 
     watches = True
 
-    def __init__(self, limits: Limits, settings: OptimizerSettings) -> None:
-        self._walk = JobResourceOptimizer(LocalOptimizer(), settings)
+    def __init__(
+        self,
+        limits: Limits,
+        settings: OptimizerSettings,
+        optimizer: LocalOptimizer | None = None,
+        state: OptimizerState | None = None,
+    ) -> None:
+        self._walk = JobResourceOptimizer(optimizer or LocalOptimizer(), settings)
         self._limits = limits
-        self.state = OptimizerState()
+        self.state = state or OptimizerState()
 
     def look(self, facts: JobFacts) -> ResourcePlan | None:
         turn = self._walk.turn(self.state, facts, self._limits)
@@ -65,12 +71,12 @@ class StaticSizer:
         held = self._held
         groups = {
             Role.WORKER.value: NodeGroupResource(
-                count=held.workers, node_resource=NodeResource(cpu=held.worker_cpu, memory=held.worker_memory)
+                count=held.workers, node_resource=NodeResource(cpu=held.worker_cpu, memory=held.worker_memory or None)
             )
         }
         if held.ps:
             groups[Role.PS.value] = NodeGroupResource(
-                count=held.ps, node_resource=NodeResource(cpu=min(held.ps_cpu), memory=held.ps_memory)
+                count=held.ps, node_resource=NodeResource(cpu=min(held.ps_cpu), memory=held.ps_memory or None)
             )
         nodes = {
             f"ps-{number}": NodeResource(cpu=cpu) for number, cpu in enumerate(held.ps_cpu) if cpu != min(held.ps_cpu)
@@ -91,10 +97,14 @@ def under(job: LabJob, best: Held) -> Sizer:
 
 
 def unbalanced(job: LabJob, best: Held) -> Sizer:
+    return StaticSizer(unbalanced_size(job, best), "unbalanced")
+
+
+def unbalanced_size(job: LabJob, best: Held) -> Held:
     if job.is_ps:
-        return StaticSizer(_scaled(job, best, workers=2.0, ps=0.5), "unbalanced")
+        return _scaled(job, best, workers=2.0, ps=0.5)
     cores = min(best.worker_cpu * 2.0, job.limits.node_cpu)
-    return StaticSizer(replace(_scaled(job, best, workers=0.5, ps=1.0), worker_cpu=cores), "unbalanced")
+    return replace(_scaled(job, best, workers=0.5, ps=1.0), worker_cpu=cores)
 
 
 def shoal(settings: OptimizerSettings) -> Maker:
