@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # DDP imports it later, and what it defines would then hold the group to the very end
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +23,11 @@ def main() -> None:
     parser.add_argument("--crash-once", type=Path, help="rank 1 raises at step 20 unless this file exists")
     args = parser.parse_args()
     dist.init_process_group("gloo")
+    train(args)  # the model is gone when it returns: gloo's threads end with the group, not while Python ends
+    dist.destroy_process_group()
+
+
+def train(args: argparse.Namespace) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     saved = args.log / "saved.pt"
     step = int(saved.read_text()) if saved.exists() else 0
@@ -36,10 +42,10 @@ def main() -> None:
         stop[0] = float(args.until is not None and args.until.exists())
         dist.all_reduce(stop)
         step += 1
+        time.sleep(args.pace)
         if args.crash_once and rank == 1 and step == 20 and not args.crash_once.exists():
             args.crash_once.touch()
             raise ValueError("crashed once")
-        time.sleep(args.pace)
         log.write(f"{time.time_ns()} {step} {rank} {size} 0.0\n")
         if rank == 0 and step % 5 == 0:
             part = saved.with_suffix(".part")

@@ -70,3 +70,20 @@ def test_the_plain_transformer_goes_on_from_where_torchrun_left_it(tmp_path: Pat
     output = with_two_workers(tmp_path, "char_transformer_ddp.py", "--steps", "6")
     assert "going on from step 3 with 2 workers" in output
     assert "step 6: loss" in output
+
+
+RUN_AND_LIST_THREADS = """
+import pathlib, runpy, sys
+del sys.argv[0]
+sys.path.insert(0, str(pathlib.Path(sys.argv[0]).parent))
+runpy.run_path(sys.argv[0], run_name="__main__")
+print("left:", sorted(task.joinpath("comm").read_text() for task in pathlib.Path("/proc/self/task").iterdir()))
+"""
+
+
+@pytest.mark.parametrize("script", ["cnn_ddp.py", "char_transformer_ddp.py"])
+def test_no_thread_of_gloo_is_left_when_a_plain_script_ends(tmp_path: Path, script: str) -> None:
+    """It could abort the process while the interpreter ends."""
+    output = run(tmp_path, sys.executable, "-c", RUN_AND_LIST_THREADS, str(EXAMPLES / script), "--steps", "2")
+    assert "left: ['" in output
+    assert "gloo" not in output.partition("left: ")[2]

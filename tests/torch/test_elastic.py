@@ -115,6 +115,14 @@ def test_a_run_that_is_resized_is_the_run_that_is_not(
     assert_same_training(told, finals[0][0], fixed.workers["worker-0"], tolerance)
 
 
+def test_no_thread_of_the_library_is_left_when_training_is_over(a_crew: MakeCrew) -> None:
+    """One that drops a tensor while the interpreter ends aborts the process: "terminate called without ..."."""
+    crew = a_crew(max_nodes=3)
+    crew.start(scripts.regression, ["worker-0", "worker-1", "worker-2"], steps=20, kills={"worker-1": (10, "in")})
+    crew.finish("worker-0", "worker-2")
+    assert [crew.workers[node].told("gloo") for node in ("worker-0", "worker-2")] == [[[]], [[]]]
+
+
 def test_every_worker_makes_the_same_collectives_whatever_its_share_and_its_parameters(a_crew: MakeCrew) -> None:
     """Three workers, two micro-batches: one worker has none. One branch nobody uses, one only some batches use."""
     crew = a_crew(max_nodes=3)

@@ -6,6 +6,9 @@ reported to the agent at once and is then waited for like one that hangs: only t
 
 An old group may still have a collective in C++ that ends only when some peer's sockets close; its destructor waits for
 that (without holding the interpreter). So old groups are let go in threads of their own: `bury`.
+
+The last group is let go too before the process ends, and waited for. The library's threads drop what a collective held
+some time after it is done; one that did so while the interpreter ends would abort the process.
 """
 
 import threading
@@ -177,14 +180,15 @@ class Group:
         """Collectives are under way, and may still write into their tensors."""
         return self._flight.under_way > 0
 
-    def bury(self) -> None:
+    def bury(self) -> threading.Thread:
         """Let the group go, in a thread: the library's destructor may have to wait for peers.
 
         The thread must be the last to hold it, so no variable of this one does: only a list that the thread empties.
         """
-        if self._backend is not None:
-            last, self._backend = [self._backend], None
-            threading.Thread(target=_let_go, args=(last,), name="shoal-old-group", daemon=True).start()
+        last, self._backend = [self._backend], None
+        thread = threading.Thread(target=_let_go, args=(last,), name="shoal-old-group", daemon=True)
+        thread.start()
+        return thread
 
     def _launch(self, begin: Callable[[Any], Any]) -> None:
         backend, flight = self._backend, self._flight
@@ -198,5 +202,7 @@ class Group:
             backend.watch(work, flight.done)
 
 
-def _let_go(last: list[Backend]) -> None:
-    last.pop().abort()
+def _let_go(last: list[Backend | None]) -> None:
+    backend = last.pop()
+    if backend is not None:
+        backend.abort()

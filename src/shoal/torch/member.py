@@ -4,6 +4,7 @@
 `finish` waits for the others at the end. Without an agent it is the only member of a world that never changes.
 """
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from shoal.torch.state import State
 
 
+BURIAL_PATIENCE = 2.0
+"""Seconds that a process waits in the end for the threads of its groups; one of a frozen peer may take for ever."""
+
+
 class Member:
     def __init__(self, state: "State", environ: Mapping[str, str]) -> None:
         self._state = state
@@ -36,6 +41,7 @@ class Member:
         """It has the job's state in memory: it was in a world and took it over, or gave it."""
         self._change: Change | None = None
         self._old: list[Group] = []
+        self._burials: list[threading.Thread] = []
         self._stepped_in = 0
         """The last generation in which this process committed a step."""
         self.group: Group | None = None
@@ -69,8 +75,9 @@ class Member:
         self._take_over(self.world, self.group)
         self._holds_state = True
         self._mark(restored=time.monotonic())
+        self._burials = [burial for burial in self._burials if burial.is_alive()]
         while self._old:  # everybody has come out of the old worlds by now
-            self._old.pop().bury()
+            self._burials.append(self._old.pop().bury())
         return self.group
 
     def leave(self, *, lost_steps: int) -> None:
@@ -101,6 +108,10 @@ class Member:
         """The training function is through. Raises `WorldChanged` if the others need this member once more."""
         if self.session is not None and self.group is not None:
             self.session.finish(self.group.generation)
+            self._burials.append(self.group.bury())
+            until = time.monotonic() + BURIAL_PATIENCE
+            for burial in self._burials:
+                burial.join(max(0.0, until - time.monotonic()))
 
     @contextmanager
     def busy_with(self, what: str) -> Iterator[None]:
