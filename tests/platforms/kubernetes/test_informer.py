@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.platforms.kubernetes.builders import QUICK_CLIENT, QUICK_INFORMER, a_config, until
 
-from shoal.platforms.kubernetes.cache import Added, Change, Removed
+from shoal.platforms.kubernetes.cache import Added, Change, Removed, key_of
 from shoal.platforms.kubernetes.client import Client, Merge
 from shoal.platforms.kubernetes.errors import Permission
 from shoal.platforms.kubernetes.fake import FakeApiServer
@@ -105,6 +105,24 @@ async def test_a_lost_event_is_found_by_the_periodic_list() -> None:
             server.store.create(shelf, "default", {"metadata": {"name": "a"}})
             shelf.history.clear()  # before any watch could tell
             await until(lambda: names(informer) == ["a"])
+
+
+async def test_a_later_list_reads_only_what_is_not_known_yet() -> None:
+    async with FakeApiServer() as server, Client(server.access(), QUICK_CLIENT) as client:
+        shelf = server.store.shelf("", "v1", "configmaps")
+        for name in "abc":
+            server.store.create(shelf, "default", {"metadata": {"name": name}})
+        informer = Informer(client, CONFIG_MAPS, settings=replace(QUICK_INFORMER, relist_seconds=0.2))
+        async with running(informer):
+            await informer.synced()
+            server.store.delete(shelf, ("default", "c"), {})
+            server.store.update(shelf, ("default", "b"), {"metadata": {"name": "b"}, "data": {"x": "1"}}, None)
+            server.store.create(shelf, "default", {"metadata": {"name": "d"}, "data": {"x": "2"}})
+            shelf.history.clear()  # before any watch could tell
+            await until(lambda: names(informer) == ["a", "b", "d"])
+            fetched = server.calls.count(("list", "configmaps")) - informer.lists
+            assert fetched >= 2, "b and d are not fetched each by itself"
+            assert [each.data for each in sorted(informer.all(), key=key_of)] == [{}, {"x": "1"}, {"x": "2"}]
 
 
 async def test_with_a_selector_what_we_write_is_held_to_it() -> None:
