@@ -15,7 +15,7 @@ from shoal.core.pods import PodPhase
 from shoal.operator.pacing import Pace
 from shoal.operator.snapshot import Key
 from shoal.platforms.kubernetes.client import Merge
-from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS
+from shoal.platforms.kubernetes.kinds import ELASTIC_JOBS, SCALE_PLANS
 from shoal.platforms.kubernetes.objects import PODS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -120,3 +120,57 @@ async def test_that_a_pod_exists_is_told_to_the_master_at_once_however_slow_the_
                 await asyncio.sleep(0.005)
             assert _announced(stage) == {"mnist-worker-0", "mnist-worker-1"}
             assert slow.now < began + LONGEST
+
+
+@given(after=st.lists(SECONDS, max_size=8))
+def test_what_waits_for_pods_waits_a_quarter_of_a_minute_at_most_and_anew_when_it_was_written(
+    after: list[timedelta],
+) -> None:
+    """Clocks may jump."""
+    pace = Pace(20.0)
+    asked = [timedelta(0), *after]
+    for number, each in enumerate(asked):
+        assert (pace.behind_pods("a", NOW + each) is None) == (each - min(asked[: number + 1]) >= LONGEST)
+    pace.wrote("a", NOW, NOW)
+    assert pace.behind_pods("a", NOW + LONGEST) is not None
+
+
+class Queue:
+    """The Pods of one job cannot be made until it moves on."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self.stands, self.moves_on = asyncio.Event(), asyncio.Event()
+
+    async def create_pod(self, create: Callable[..., Any], manifest: dict[str, Any]) -> Any:
+        if manifest["metadata"]["name"].startswith(f"{self._job}-worker"):
+            self.stands.set()
+            await self.moves_on.wait()
+        return await create(manifest)
+
+
+async def test_what_becomes_of_a_plan_is_told_after_pods_that_queue_up_but_not_for_ever() -> None:
+    queue, now = Queue("other"), [NOW]
+    plan = {"ownerJob": "mnist", "replicaResourceSpecs": {"worker": {"replicas": 1}}}
+    async with (
+        a_stage(replace(SETTINGS, parallel_writes=1)) as stage,
+        stage.operator(clock=lambda: now[0], create_pod=queue.create_pod) as operator,
+    ):
+        look = operator.reconciler.reconcile  # type: ignore[attr-defined]
+        await stage.apply(ELASTIC_JOBS, "mnist", {"worker": a_role(replicas=1)})
+        await stage.until(lambda: stage.condition("Ready")[0] == "True", "mnist runs")
+        await stage.apply(ELASTIC_JOBS, "other", {"worker": a_role(replicas=1)})
+        await queue.stands.wait()
+        await stage.apply(SCALE_PLANS, "later", plan, labels={"scale-type": "manual"})
+        await stage.until(lambda: "ScalePlan/later" in str(stage.job().get("status")), "the plan is accepted")
+        assert await look(MNIST) is not None
+        assert stage.plan("later").get("status") is None
+
+        now[0] += LONGEST
+        await look(MNIST)
+        await stage.until(lambda: stage.condition("Accepted", stage.plan("later"))[0] == "True", "it is told")
+
+        await stage.apply(SCALE_PLANS, "latest", plan, labels={"scale-type": "manual"})
+        await stage.until(lambda: "ScalePlan/latest" in str(stage.job().get("status")), "the plan is accepted")
+        queue.moves_on.set()
+        await stage.until(lambda: stage.condition("Accepted", stage.plan("latest"))[0] == "True", "nobody queues")

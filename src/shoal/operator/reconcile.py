@@ -174,7 +174,8 @@ class Reconciler:
         status, written = write_job(job, plan.status), there.get("status")
         if not differs(status, written, without="training"):
             return None
-        if (left := self._pace.left(job.uid, self._clock())) is not None and counts_starts_only(status, written):
+        left = self._pace.left(job.uid, self._clock()) or self._behind_pods(job.uid)
+        if left is not None and counts_starts_only(status, written):
             return left
         await self._write_status(there, job.uid, status)
         if self._recorded is not None:
@@ -182,6 +183,10 @@ class Reconciler:
         for notice in plan.notices:
             self._cluster.tell(there, reason=notice.reason, note=notice.note, warning=notice.warning)
         return None
+
+    def _behind_pods(self, uid: str) -> timedelta | None:
+        """How long what can wait does so because Pods queue up to be made."""
+        return self._pace.behind_pods(uid, self._clock()) if self._creating.locked() else None
 
     async def _write_status(self, there: Json, uid: str, status: Json) -> None:
         began = self._clock()
@@ -216,6 +221,8 @@ class Reconciler:
         if not differs(status, raw.get("status")):
             self._said[plan.uid] = (plan.version, verdict)
             return None
+        if not plan.auto and (behind := self._behind_pods(plan.uid)) is not None:
+            return behind
         left, there = self._pace.left(plan.uid, self._clock()), raw.get("status")
         can_wait = later or (left is not None and not tells_of_new_pods(status, there))
         if can_wait and tells_of_starts_only(status, there):
