@@ -34,9 +34,13 @@ ROUNDS = 2
 leave."""
 DRAIN = 2
 """Seconds that workers have to leave their world."""
+ENDING = 1
+"""Seconds that Pods have to end."""
 LOOKS = 12
-"""At a job, in the mean, until those of its workers that have to go are gone: Pods change, times are over. How many
-rounds that is depends on how busy the machine is (2 to 42 were seen); how much there is to look at does not."""
+"""At a job, in the mean, until those of its workers that have to go are gone: Pods change, times are over."""
+SLOWER = 40
+"""Times as long as Kubernetes itself takes to remove as many Pods of a Deployment, just before or after: so long may it
+take until workers have left, beside their grace and two rounds. 12 at most were seen, on quiet and busy machines."""
 BACK_OFF = 10
 """Seconds after which Kubernetes' scheduler tries a Pod again at the latest, once there is room."""
 KEPT = 0.05
@@ -189,12 +193,11 @@ class Crowd:
 
 
 class Service:
-    """An online service: Pods as large as a host."""
+    """An online service."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, **limits: str) -> None:
         self.cluster, self.namespace = cluster, namespace
         self.path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-        limits = {"nvidia.com/gpu": "8", "cpu": "16"}
         pod = {"containers": [{"name": "main", "image": "localhost/anything:1", "resources": {"limits": limits}}]}
         spec = {
             "replicas": 0,
@@ -211,6 +214,16 @@ class Service:
     def have_hosts(self) -> int:
         pods = self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
         return sum("deletionTimestamp" not in pod["metadata"] and bool(pod["spec"].get("nodeName")) for pod in pods)
+
+    def seconds_to_remove(self, count: int) -> float:
+        """So many Pods run, and are told to go: until Kubernetes has removed them."""
+        self.resize(count)
+        self.runs(count)
+        began = time.monotonic()
+        self.resize(0)
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        self.cluster.api.wait(pods, lambda items: not items, what=f"{count} Pods are removed", timeout=PATIENCE)
+        return time.monotonic() - began
 
     def runs(self, count: int) -> None:
         self._until(count, lambda pod: pod["status"].get("phase") == "Running", "run")
@@ -265,11 +278,11 @@ def jain(shares: list[int]) -> float:
 def test_thirty_jobs_share_a_hundred_hosts_with_a_service_while_operators_die(
     cluster: Cluster, make_namespace: MakeNamespace, tmp_path: Path
 ) -> None:
-    train, online = Crowd(cluster, make_namespace(cluster)), Service(cluster, make_namespace(cluster))
-    home = make_namespace(cluster)
+    train, home = Crowd(cluster, make_namespace(cluster)), make_namespace(cluster)
+    online = Service(cluster, make_namespace(cluster), **{"nvidia.com/gpu": "8", "cpu": "16"})
     settings(cluster, home, maxWait="30s", priorities=["*"])
     with closing(Operators(cluster, home, tmp_path / "operator.log")) as operators:
-        said = _story(train, online, operators)
+        said = _story(train, online, Service(cluster, make_namespace(cluster)), operators)
         made = Counter(name for name, _, _, _ in moves(operators.log, train.namespace))
     said.append(f"{made.total()} moves, of one job {sorted(made.values())}")
     print("\n".join(said))
@@ -286,7 +299,7 @@ class Operators:
         self._process = self._start()
 
     def _start(self) -> Process:
-        quick = ("--drain", str(DRAIN), "--ending", "1", "--silence", "3", "--skip-checks")
+        quick = ("--drain", str(DRAIN), "--ending", str(ENDING), "--silence", "3", "--skip-checks")
         lease = ("--lease-seconds", "15", "--renew-seconds", "12", "--retry-seconds", "1")
         self._earlier = len(self.log.read_text()) if self.log.exists() else 0
         return Process(self._cluster.kubeconfig, "all", self.log, "--home", self._home, *quick, *lease)
@@ -326,18 +339,18 @@ class Operators:
         assert "Traceback" not in self.log.read_text(), self.log.read_text()[-6000:]
 
 
-def _story(train: Crowd, online: Service, operators: Operators) -> list[str]:
-    """What happened, in a few lines."""
+def _story(train: Crowd, online: Service, plain: Service, operators: Operators) -> list[str]:
+    """What happened, in a few lines. The plain service shows what the same costs without us."""
     names = [f"{kind}-{number}" for number in range(10) for kind in ("e", "t")]
     said = [_they_arrive_and_share(train, names), _others_come(train, names)]
     with train.following() as told:
         operators.kill()
-        said += _a_service_takes_half(train, online, operators)
+        said += _a_service_takes_half(train, online, plain, operators)
     said.append(_nothing_is_forgotten(told))
-    said += _a_service_leaves_everybody_the_least(train, online, operators)
+    said += _a_service_leaves_everybody_the_least(train, online, plain, operators)
     with train.following() as told:
         operators.kill()
-        said += _a_service_takes_nearly_all(train, online, operators)
+        said += _a_service_takes_nearly_all(train, online, plain, operators)
         shares = _they_come_back(train, online)
     said.append(_nothing_is_forgotten(told))
     back = {job for job, action, _, _ in moves(operators.log, train.namespace) if action == "suspend"}
@@ -381,26 +394,31 @@ def _nothing_is_forgotten(told: dict[str, list[tuple[float, float, float]]]) -> 
     return f"{len(later)} changes of rates while operators changed: attained service is off by at most {max(off):.2%}"
 
 
-def _a_service_takes_half(train: Crowd, online: Service, operators: Operators) -> list[str]:
+def _a_service_takes_half(train: Crowd, online: Service, plain: Service, operators: Operators) -> list[str]:
     """Jobs shrink and none is put back, for all keep their least."""
-    said = _takes(train, online, operators, HOSTS // 2)
+    said = _takes(train, online, plain, operators, HOSTS // 2)
     shares = train.until(lambda run: sum(run.values()) == HOSTS // 2, "50 workers run beside the service")
     assert len(shares) == 30
     assert not [move for move in moves(operators.log, train.namespace) if move[1] == "suspend"]
     return said
 
 
-def _a_service_leaves_everybody_the_least(train: Crowd, online: Service, operators: Operators) -> list[str]:
-    said = _takes(train, online, operators, HOSTS - 30)
+def _a_service_leaves_everybody_the_least(
+    train: Crowd, online: Service, plain: Service, operators: Operators
+) -> list[str]:
+    said = _takes(train, online, plain, operators, HOSTS - 30)
     train.until(lambda run: run == dict.fromkeys(train.targets(), 1), "30 jobs run at their least")
     assert not [move for move in moves(operators.log, train.namespace) if move[1] == "suspend"]
     return said
 
 
-def _takes(train: Crowd, online: Service, operators: Operators, count: int) -> list[str]:
+def _takes(train: Crowd, online: Service, plain: Service, operators: Operators, count: int) -> list[str]:
     """The service grows. Within two rounds of Kubernetes' having looked for hosts in vain, jobs are told to leave as
-    many. They do, after their grace: nothing more has to be decided for it. Then its Pods have the hosts as soon as
-    Kubernetes tries them again, and nobody is allowed to come back before. Rounds come at most once a second."""
+    many. They do, after their grace, nearly as soon as Kubernetes can remove Pods: nothing more has to be decided for
+    it. Then its Pods have the hosts as soon as Kubernetes tries them again, and nobody is allowed to come back before.
+    Rounds come at most once a second."""
+    leave = max(1, train.there() - (HOSTS - count))
+    before = plain.seconds_to_remove(leave)
     online.resize(count)
     seen = operators.rounds()
 
@@ -408,23 +426,28 @@ def _takes(train: Crowd, online: Service, operators: Operators, count: int) -> l
         return sum(decided(operators.log, train.namespace).values())
 
     made = operators.until(lambda: allowed() <= HOSTS - count, f"workers are told to leave {count} hosts") - seen
-    stay, looks = allowed(), operators.looks()
+    stay, looks, told = allowed(), operators.looks(), time.monotonic()
     left = operators.until(lambda: train.there() <= HOSTS - count, f"workers have left {count} hosts") - seen
-    looks = operators.looks() - looks
+    took, looks = time.monotonic() - told, operators.looks() - looks
     have = operators.until(lambda: online.have_hosts() == count, f"{count} Pods of the service have hosts") - seen
     still = allowed()
     online.runs(count)
+    alone = max(before, plain.seconds_to_remove(leave))
+    assert took <= DRAIN + ENDING + ROUNDS + SLOWER * alone, (
+        f"{took:.1f} s until {leave} left; a Deployment's {alone:.1f} s"
+    )
     assert made <= 1 + ROUNDS, f"{made} rounds until there was room for {count} Pods"
     assert looks <= LOOKS * len(train.all()), f"{looks} looks at jobs until workers had left {count} hosts"
     assert have - left <= 2 * BACK_OFF + ROUNDS, f"{have - left} more until {count} Pods of the service had hosts"
     assert still <= HOSTS - count, f"{still} workers were allowed before {count} Pods of the service had hosts"
-    rounds = f"decided after {made} rounds, left after {left} and {looks} looks at jobs, hosts after {have}"
+    seconds = f"{took:.1f} s (those of a Deployment {alone:.1f} s)"
+    rounds = f"decided after {made} rounds, left after {left}, {seconds} and {looks} looks at jobs, hosts after {have}"
     return [f"{count} hosts for the service: {rounds}; {stay} workers stay"]
 
 
-def _a_service_takes_nearly_all(train: Crowd, online: Service, operators: Operators) -> list[str]:
+def _a_service_takes_nearly_all(train: Crowd, online: Service, plain: Service, operators: Operators) -> list[str]:
     """Nobody has more than its least: whole jobs go back into the queue."""
-    said = _takes(train, online, operators, HOSTS - 10)
+    said = _takes(train, online, plain, operators, HOSTS - 10)
     train.until(lambda run: 0 < sum(run.values()) <= 10, "10 workers at most run beside the service")
     back = sorted({move[0] for move in moves(operators.log, train.namespace) if move[1] == "suspend"})
     assert len(back) >= 20

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 
 _LONGEST = timedelta(seconds=15)
 _NONE = timedelta(0)
-_AFTER_PODS = timedelta(seconds=1)
+_AFTER_PODS = timedelta(seconds=5)
+"""Not less: a look at each of a thousand jobs that wait takes a second of a core."""
 
 
 class Pace:
