@@ -293,6 +293,26 @@ def test_workers_grow_while_the_marginal_speedup_is_worth_it():
     assert plan.predicted_speed is not None
 
 
+def waiting(workers: int, cpu: float, end: float = NOW):
+    """Samples of a job that waits for its data: 12 records a step, 0.05 s for each on its worker, hardly any cpu."""
+    return tuple(
+        replace(each, step_seconds=0.6 / workers, samples_per_second=20.0 * workers, worker_cpu_used=0.02)
+        for each in speeds(workers, cpu, end=end)
+    )
+
+
+@pytest.mark.parametrize("between", [(), waiting(3, 0.7, NOW - 1_000.0), waiting(2, 0.5, NOW - 1_000.0)])
+def test_a_fit_that_is_far_off_does_not_shrink_a_job_to_what_nobody_has_measured(between):
+    """The formula has no place for such a wait: to it, three workers are hardly faster than one."""
+    measured = (*waiting(2, 0.7, NOW - 2_000.0), *between, *waiting(3, 0.5))
+    facts = replace(ring(3, cpu=0.5, most=3), speeds=measured, global_batch=12)
+    plan = scale_workers(facts, NO_HISTORY, Limits(), SETTINGS)
+    assert plan.is_empty, plan.reason
+    assert "1 worker x 0.5 cores are fewer workers than were ever measured" in plan.reason
+    seen = replace(facts, speeds=(*waiting(1, 0.7, NOW - 3_000.0), *measured))
+    assert "than were ever measured" not in scale_workers(seen, NO_HISTORY, Limits(), SETTINGS).reason
+
+
 def test_workers_shrink_when_they_are_not_worth_their_cost():
     crowded = tuple(replace(s, step_seconds=s.step_seconds * 8, samples_per_second=s.samples_per_second / 8)
                     for s in speeds(16, 4.0))  # fmt: skip

@@ -17,6 +17,8 @@ NAME = "scale_workers"
 REMEMBERED = 3
 """Outcomes that count."""
 MOST_ERROR = 0.2
+SURE = 0.1
+"""A fit that is further off than this is not believed about fewer workers than the job was ever measured with."""
 
 
 def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: OptimizerSettings) -> ResourcePlan:
@@ -43,6 +45,9 @@ def by_the_model(facts: JobFacts, history: History, limits: Limits, settings: Op
         close = f"{now} are within {worth:.0%} of the best speed per cost ({best}: {found.gain:+.1%})"
         told = f"{close}, confidence {confidence:.2f} by {found.model.sizes} sizes with {found.model.error:.1%} error"
         return declined(NAME, note, "; ".join([told, *doubted]), confidence)
+    if found.best.size.workers < found.fewest and found.model.error > SURE:
+        unsure = f"{best} are fewer workers than were ever measured, and the fit is {found.model.error:.0%} off"
+        return declined(NAME, note, f"{unsure}: not believed; {found.model.words}", confidence)
     left, pause = seconds_left(facts, settings, found), resize_seconds(facts, settings)
     if not pays(found, left, pause):
         return declined(

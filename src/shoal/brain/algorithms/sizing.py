@@ -32,6 +32,8 @@ class Found:
     now: Weighed
     best: Weighed
     here: Point
+    fewest: int
+    """Workers that the job was measured with."""
 
     @property
     def gain(self) -> float:
@@ -59,7 +61,8 @@ def find(facts: JobFacts, history: History, limits: Limits, settings: OptimizerS
     )
     if best is None:
         return "no size of the job is within its limits"
-    return Found(model=model, now=_now(model, facts, here, memories, settings), best=best, here=here)
+    now, fewest = _now(model, facts, here, memories, settings), min(point.workers for point in points)
+    return Found(model=model, now=now, best=best, here=here, fewest=fewest)
 
 
 def _now(model: Model, facts: JobFacts, here: Point, memories: Memories, settings: OptimizerSettings) -> Weighed:
