@@ -18,7 +18,8 @@ REMEMBERED = 3
 """Outcomes that count."""
 MOST_ERROR = 0.2
 SURE = 0.1
-"""A fit that is further off than this is not believed about fewer workers than the job was ever measured with."""
+"""A ring's fit that is further off than this is not believed about fewer workers than were ever measured. One with
+parameter servers is: fewer workers relieve a hot one, which no fit gets right."""
 
 
 def scale_workers(facts: JobFacts, history: History, limits: Limits, settings: OptimizerSettings) -> ResourcePlan:
@@ -45,7 +46,7 @@ def by_the_model(facts: JobFacts, history: History, limits: Limits, settings: Op
         close = f"{now} are within {worth:.0%} of the best speed per cost ({best}: {found.gain:+.1%})"
         told = f"{close}, confidence {confidence:.2f} by {found.model.sizes} sizes with {found.model.error:.1%} error"
         return declined(NAME, note, "; ".join([told, *doubted]), confidence)
-    if found.best.size.workers < found.fewest and found.model.error > SURE:
+    if not facts.is_ps and found.best.size.workers < found.fewest and found.model.error > SURE:
         unsure = f"{best} are fewer workers than were ever measured, and the fit is {found.model.error:.0%} off"
         return declined(NAME, note, f"{unsure}: not believed; {found.model.words}", confidence)
     left, pause = seconds_left(facts, settings, found), resize_seconds(facts, settings)
