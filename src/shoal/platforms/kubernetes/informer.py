@@ -11,8 +11,8 @@ It lists in pages, then watches from the list's version, reconnecting from the l
 the server has forgotten that version (410) and, in case something between us and the server lost an event, once in a
 while; objects that a list lacks are reported as removed. A later list is one of versions, and what is known in its
 version is not read again: 10,000 Pods would hold up the event loop for seconds. What the cache holds is never older
-than what this process wrote through the same client: see `cache`. A silent peer is noticed by the client's idle time-
-out.
+than what this process wrote through the same client: see `cache`. A silent peer is noticed by the client's idle
+time-out.
 
 Changes wake people; they say nothing that the cache does not. Handlers run in the event loop and must not block.
 
